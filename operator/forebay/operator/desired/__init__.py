@@ -1,0 +1,1 @@
+"""Builders of desired objects: values in, manifests out. Total functions without I/O."""
