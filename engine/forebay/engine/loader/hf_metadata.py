@@ -1,0 +1,154 @@
+"""Model configuration and tokenizer from a Hugging Face directory.
+
+Reads config.json, generation_config.json, tokenizer.json, tokenizer_config.json and chat_template.jinja as written by
+`save_pretrained` of any recent transformers version (rope parameters moved in version 5). Values this engine would
+compute wrongly are refused by name.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from forebay.contract.errors import InvalidSpec
+from forebay.engine.loader.metadata import (
+    FIELD,
+    SUPPORTED_ARCHITECTURES,
+    ModelConfig,
+    RopeScaling,
+    TokenizerSource,
+    check_config,
+    refuse_architecture,
+)
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """Configuration in `folder`/config.json; `InvalidSpec` names the key that is missing or not supported."""
+    file = folder / "config.json"
+    document = _json(file)
+    architecture = str(document.get("model_type"))
+    if architecture not in SUPPORTED_ARCHITECTURES:
+        raise refuse_architecture(architecture, str(file))
+    if document.get("quantization_config"):
+        raise InvalidSpec(
+            f"{file}: quantized safetensors are not supported; use bf16 or fp32 weights or GGUF", field=FIELD
+        )
+    if document.get("hidden_act", "silu") != "silu":
+        raise InvalidSpec(
+            f"{file}: hidden_act {document['hidden_act']!r} is not supported; supported: silu", field=FIELD
+        )
+    try:
+        hidden, heads = int(document["hidden_size"]), int(document["num_attention_heads"])
+        rope = document.get("rope_parameters") or {}
+        theta = rope.get("rope_theta", document.get("rope_theta", 10000.0))
+        config = ModelConfig(
+            architecture=architecture,
+            layers=int(document["num_hidden_layers"]),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=int(document.get("num_key_value_heads") or heads),
+            head_dim=int(document.get("head_dim") or hidden // max(heads, 1)),
+            intermediate=int(document["intermediate_size"]),
+            vocab=int(document["vocab_size"]),
+            rope_theta=float(theta),
+            rms_eps=float(document.get("rms_norm_eps", 1e-6)),
+            max_positions=int(document.get("max_position_embeddings", 2048)),
+            tied_embeddings=bool(document.get("tie_word_embeddings", False)),
+            attention_bias=bool(document.get("attention_bias", False)),
+            mlp_bias=bool(document.get("mlp_bias", False)),
+            rope_scaling=_rope_scaling(document, file),
+        )
+    except KeyError as error:
+        raise InvalidSpec(f"{file} has no key {error}; is it the model's own config.json?", field=FIELD) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidSpec(f"{file} has a value of the wrong type: {error}", field=FIELD) from error
+    return check_config(config, str(file))
+
+
+def read_tokenizer(folder: Path) -> TokenizerSource:
+    """Tokenizer in `folder`; tokenizer.json is required, the rest optional."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise InvalidSpec(f"{folder} has no tokenizer.json; save the model with a fast tokenizer", field=FIELD)
+    text = file.read_text(encoding="utf-8")
+    document = _parse(text, file)
+    settings = _json_if_present(folder / "tokenizer_config.json")
+    special = {item["content"]: int(item["id"]) for item in document.get("added_tokens", []) if item.get("special")}
+    bos_token, eos_token = _content(settings.get("bos_token")), _content(settings.get("eos_token"))
+    bos_id = special.get(bos_token) if bos_token else None
+    return TokenizerSource(
+        tokenizer_json=text,
+        chat_template=_chat_template(folder, settings),
+        bos_id=bos_id,
+        eos_ids=_eos_ids(folder, special.get(eos_token) if eos_token else None),
+        special_tokens=special,
+        bos_token=bos_token,
+        eos_token=eos_token,
+        add_bos=bos_token is not None and bos_token in json.dumps(document.get("post_processor"), ensure_ascii=False),
+    )
+
+
+def _rope_scaling(document: dict[str, Any], file: Path) -> RopeScaling | None:
+    scaling = document.get("rope_parameters") or document.get("rope_scaling") or {}
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
+        return None
+    if kind == "linear":
+        return RopeScaling("linear", float(scaling["factor"]))
+    if kind == "llama3":
+        return RopeScaling(
+            "llama3",
+            float(scaling["factor"]),
+            float(scaling["low_freq_factor"]),
+            float(scaling["high_freq_factor"]),
+            int(scaling["original_max_position_embeddings"]),
+        )
+    raise InvalidSpec(f"{file}: rope type {kind!r} is not supported; supported: default, linear, llama3", field=FIELD)
+
+
+def _eos_ids(folder: Path, tokenizer_eos: int | None) -> tuple[int, ...]:
+    found: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        value = _json_if_present(folder / name).get("eos_token_id")
+        found += value if isinstance(value, list) else [] if value is None else [value]
+    if tokenizer_eos is not None:
+        found.append(tokenizer_eos)
+    return tuple(dict.fromkeys(found))
+
+
+def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        named = {str(item.get("name")): str(item.get("template")) for item in template}
+        return named.get("default")
+    return None if template is None else str(template)
+
+
+def _content(token: Any) -> str | None:
+    """Text of a special token, which tokenizer_config.json writes either plain or as an object."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return None if token is None else str(token)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        return _parse(file.read_text(encoding="utf-8"), file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSpec(f"{file} cannot be read: {error}", field=FIELD) from error
+
+
+def _json_if_present(file: Path) -> dict[str, Any]:
+    return _json(file) if file.is_file() else {}
+
+
+def _parse(text: str, file: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidSpec(f"{file} is not valid JSON: {error}; fetch it again", field=FIELD) from error
+    if not isinstance(document, dict):
+        raise InvalidSpec(f"{file} is not a JSON object; fetch it again", field=FIELD)
+    return document
