@@ -120,7 +120,7 @@ def _vocabulary_rows(header: GgufHeader) -> int:
 
 
 def _token_id(header: GgufHeader, name: str, tokens: list[str]) -> int | None:
-    token = _optional(header, f"tokenizer.ggml.{name}_token_id", None)
+    token: int | None = _optional(header, f"tokenizer.ggml.{name}_token_id", None)
     if token is not None and not 0 <= token < len(tokens):
         raise InvalidSpec(
             f"{header.path}: {name} token id {token} is outside the vocabulary of {len(tokens)}", field=FIELD
