@@ -65,6 +65,7 @@ ImageReference = Annotated[
 ]
 Bytes = Annotated[int, Field(ge=1, le=2**53)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Generation = Annotated[int, Field(ge=0, le=2**53)]
 
 _QUANTITY = "([0-9]+[.]?[0-9]*|[.][0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?"
 _QUANTITY_MESSAGE = "must be a positive Kubernetes quantity such as 500m, 2 or 4Gi"
@@ -153,7 +154,7 @@ class Condition(StatusShape):
     """What is observed, for example Ready."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
-    observed_generation: Count | None = None
+    observed_generation: Generation | None = None
     """The generation of the spec that was looked at."""
     reason: Annotated[str, Field(min_length=1, max_length=128)]
     """One word from a closed set, for programs."""

@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from forebay.api.common import Architecture, Conditions, Count, FreeMap, ImageReference, Metadata, Precisions
+from forebay.api.common import (
+    Architecture,
+    Conditions,
+    FreeMap,
+    Generation,
+    ImageReference,
+    Metadata,
+    Precisions,
+)
 from forebay.api.rules import Rule, matches, not_above
 from forebay.api.shape import MapKey, Shape, StatusShape, UniqueItems, free_map
 
@@ -118,7 +126,7 @@ class EngineReleaseSpec(Shape):
 class EngineReleaseStatus(StatusShape):
     """What the operator knows about the release."""
 
-    observed_generation: Count | None = None
+    observed_generation: Generation | None = None
     """The generation of the spec that the status describes."""
     conditions: Conditions | None = None
     """Ready and, while they apply, Reconciling and Stalled."""

@@ -13,6 +13,7 @@ from forebay.api.common import (
     Bytes,
     Conditions,
     Count,
+    Generation,
     LabelKey,
     LabelValue,
     Metadata,
@@ -96,7 +97,7 @@ class GPUClassSpec(Shape):
 class GPUClassStatus(StatusShape):
     """What the operator counts in the cluster."""
 
-    observed_generation: Count | None = None
+    observed_generation: Generation | None = None
     """The generation of the spec that the status describes."""
     nodes: Count | None = None
     """Ready nodes of the class."""

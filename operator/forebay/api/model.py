@@ -11,7 +11,7 @@ from pydantic import Field
 from forebay.api.common import (
     Bytes,
     Conditions,
-    Count,
+    Generation,
     ImageReference,
     Metadata,
     ObjectName,
@@ -196,7 +196,7 @@ class CheckpointStatus(StatusShape):
 class ModelStatus(StatusShape):
     """What the operator knows about the model."""
 
-    observed_generation: Count | None = None
+    observed_generation: Generation | None = None
     """The generation of the spec that the status describes."""
     checkpoints: Annotated[list[CheckpointStatus], Field(max_length=8), MapKey("precision")] | None = None
     """State of each checkpoint."""

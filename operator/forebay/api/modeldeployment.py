@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from forebay.api.common import Bytes, Conditions, Count, FreeMap, Metadata, ObjectRef, Precision, Resources
+from forebay.api.common import Bytes, Conditions, Count, FreeMap, Generation, Metadata, ObjectRef, Precision, Resources
 from forebay.api.rules import Rule, not_above
 from forebay.api.shape import PRESERVE_UNKNOWN, MapKey, SchemaExtra, Shape, StatusShape, free_map
 from forebay.contract.names import MAX_DEPLOYMENT_NAME
@@ -158,7 +158,7 @@ class Effective(StatusShape):
 class ModelDeploymentStatus(StatusShape):
     """What the operator knows about the deployment."""
 
-    observed_generation: Count | None = None
+    observed_generation: Generation | None = None
     """The generation of the spec that the status describes."""
     replicas: Count | None = None
     """Engine pods that exist and are not going away; read by the scale subresource."""
