@@ -59,7 +59,8 @@ bench: bench-engine bench-router ## figures beside peers, into tests/bench/resul
 bench-engine: setup
 	@$(PY) tests/bench/engine.py
 
-bench-router: system setup
+bench-router: setup
+	@$(PYTHON) hack/setup.py peers
 	@$(PY) tests/bench/router.py
 
 crds: setup ## CRDs, their chart copy and the field tables, from the models

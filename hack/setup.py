@@ -1,7 +1,8 @@
 """Make `.venv` and the system packages on a fresh machine; run by the system's Python before `.venv` exists.
 
 `setup.py venv` makes `.venv` from the exact versions in `locks/dev.txt`. `setup.py system` installs the Debian packages
-listed in `hack/cluster/packages.txt` as root on Debian or Ubuntu, and elsewhere prints what to install and stops.
+listed in `hack/cluster/packages.txt` as root on Debian or Ubuntu, and elsewhere prints what to install and stops;
+`setup.py peers` does the same for `tests/bench/packages.txt`, the programs that benchmarks compare with.
 `setup.py lock` rewrites the lock files. Everything is skipped when nothing changed. Standard library only.
 """
 
@@ -34,9 +35,9 @@ def run(*argv: str, quiet: bool = True) -> None:
         sys.exit(f"failed: {' '.join(argv)}\n{done.stdout or ''}{done.stderr or ''}")
 
 
-def missing_packages() -> list[str]:
+def missing_packages(listed: Path) -> list[str]:
     """Debian packages of the list that are not installed."""
-    lines = (ROOT / "hack" / "cluster" / "packages.txt").read_text(encoding="utf-8").splitlines()
+    lines = listed.read_text(encoding="utf-8").splitlines()
     wanted = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if shutil.which("dpkg-query") is None:
         return wanted
@@ -123,15 +124,25 @@ def lock() -> bool:
 
 
 def system() -> bool:
-    """Install missing system packages; False when none is missing."""
-    names = missing_packages()
+    """Install what the cluster and the image build need; False when nothing is missing."""
+    return provide(ROOT / "hack" / "cluster" / "packages.txt")
+
+
+def peers() -> bool:
+    """Install what the benchmarks compare with; False when nothing is missing."""
+    return provide(ROOT / "tests" / "bench" / "packages.txt")
+
+
+def provide(listed: Path) -> bool:
+    """Install the missing packages of a list; False when none is missing."""
+    names = missing_packages(listed)
     install_packages(names)
     return bool(names)
 
 
 def main() -> None:
     """Run one verb and say in one line what was done and how long it took."""
-    verbs = {"venv": make_venv, "system": system, "lock": lock}
+    verbs = {"venv": make_venv, "system": system, "peers": peers, "lock": lock}
     verb = sys.argv[1] if len(sys.argv) == 2 else ""
     if verb not in verbs:
         sys.exit(f"usage: setup.py {'|'.join(verbs)}")
