@@ -12,6 +12,7 @@ from forebay.contract.errors import InvalidSpec
 from forebay.engine.loader import gguf_metadata, hf_metadata
 from forebay.engine.loader.gguf_file import read_header
 from forebay.engine.loader.metadata import FIELD, ModelConfig, RopeScaling, TokenizerSource
+from forebay.engine.loader.sizes import kv_bytes_per_page, weight_bytes
 
 __all__ = [
     "ModelConfig",
@@ -19,9 +20,11 @@ __all__ = [
     "TokenizerSource",
     "file_digest",
     "is_gguf",
+    "kv_bytes_per_page",
     "read_config",
     "read_tokenizer",
     "resolve_model_path",
+    "weight_bytes",
 ]
 
 
