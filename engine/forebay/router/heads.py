@@ -1,0 +1,154 @@
+"""Heads of upstream responses: strict parsing, and the head that goes to the client.
+
+Header lines are passed on byte for byte and in order; only hop-by-hop headers are removed and the router's own are
+added. Anything that leaves the end of the message in doubt raises `UpstreamFault`.
+"""
+
+import enum
+import re
+from dataclasses import dataclass
+
+from forebay.contract.errors import UpstreamFault
+
+MAX_HEAD_BYTES = 65536
+HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"})
+"""Removed in both directions; transfer-encoding is handled with the framing, not here."""
+
+_STATUS = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n\x00]*)?")
+_TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_DIGITS = re.compile(rb"[0-9]{1,18}")
+
+
+class Framing(enum.Enum):
+    """How the end of a body is known."""
+
+    EMPTY = "empty"
+    LENGTH = "length"
+    CHUNKED = "chunked"
+    CLOSE = "close"
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """A parsed response head. `lines` are the end-to-end header lines, each with its CRLF; `length` for LENGTH only."""
+
+    status: int
+    status_line: bytes
+    lines: tuple[bytes, ...]
+    framing: Framing
+    length: int
+    keep_alive: bool
+    event_stream: bool
+    has_request_id: bool
+    retry_after_s: float | None
+
+
+@dataclass(slots=True)
+class _Fields:
+    """Header fields that decide something."""
+
+    lengths: set[bytes]
+    chunked: bool = False
+    close: bool = False
+    event_stream: bool = False
+    has_request_id: bool = False
+    retry_after_s: float | None = None
+
+
+_DECIDING = frozenset(
+    {
+        b"content-length",
+        b"transfer-encoding",
+        b"content-type",
+        b"x-request-id",
+        b"retry-after",
+        b"connection",
+        b"x-forebay-revision",
+        b"x-forebay-endpoint",
+    }
+)
+
+
+def parse_response_head(head: bytes, *, to_head_request: bool) -> ResponseHead:
+    """Parse a head without its final blank line. `to_head_request`: the answer to HEAD has no body."""
+    status_line, *raw = head.split(b"\r\n")
+    match = _STATUS.fullmatch(status_line)
+    if match is None:
+        raise UpstreamFault("upstream sent a malformed status line")
+    fields = _Fields(set(), close=match.group(1) == b"0")
+    lines = tuple(line + b"\r\n" for line in raw if _keep(line, fields))
+    status = int(match.group(2))
+    if len(fields.lengths) > 1 or (fields.lengths and fields.chunked):
+        raise UpstreamFault("upstream sent conflicting body lengths")
+    if to_head_request or status in (204, 304) or status < 200:
+        framing, length = Framing.EMPTY, 0
+    elif fields.chunked:
+        framing, length = Framing.CHUNKED, 0
+    elif fields.lengths:
+        length = int(next(iter(fields.lengths)))
+        framing = Framing.LENGTH if length else Framing.EMPTY
+    else:
+        framing, length = Framing.CLOSE, 0
+    return ResponseHead(
+        status=status,
+        status_line=b"HTTP/1.1" + status_line[8:] + b"\r\n",
+        lines=lines,
+        framing=framing,
+        length=length,
+        keep_alive=not fields.close and framing is not Framing.CLOSE,
+        event_stream=fields.event_stream,
+        has_request_id=fields.has_request_id,
+        retry_after_s=fields.retry_after_s,
+    )
+
+
+def _keep(line: bytes, fields: _Fields) -> bool:
+    """Read one header line into `fields`; whether the client gets it."""
+    name, colon, value = line.partition(b":")
+    if not colon or b"\x00" in line or b"\n" in line or b"\r" in line or not _TOKEN.fullmatch(name):
+        raise UpstreamFault("upstream sent a malformed header line")
+    lower = name.lower()
+    if lower in _DECIDING:
+        return _decide(lower, value.strip(b" \t"), fields)
+    return lower not in HOP_BY_HOP
+
+
+def _decide(name: bytes, value: bytes, fields: _Fields) -> bool:
+    match name:
+        case b"content-length":
+            if not _DIGITS.fullmatch(value):
+                raise UpstreamFault("upstream sent a malformed content-length")
+            keep = not fields.lengths
+            fields.lengths.add(value)
+            return keep
+        case b"transfer-encoding":
+            if value.lower() != b"chunked" or fields.chunked:
+                raise UpstreamFault("upstream sent a transfer-encoding other than chunked")
+            fields.chunked = True
+            return False
+        case b"connection":
+            fields.close = fields.close or b"close" in value.lower()
+            return False
+        case b"content-type":
+            fields.event_stream = value.lower().startswith(b"text/event-stream")
+        case b"x-request-id":
+            fields.has_request_id = True
+        case b"retry-after":
+            fields.retry_after_s = float(value) if _DIGITS.fullmatch(value) else None
+        case _:
+            return False  # our own headers, set by the router alone
+    return True
+
+
+def client_head(
+    head: ResponseHead, *, request_id: bytes, revision: str, endpoint: str, close: bool, chunked: bool
+) -> bytes:
+    """The head for the client, with its final blank line. `chunked`: the body goes out in chunked coding."""
+    parts = [head.status_line, *head.lines]
+    if chunked:
+        parts.append(b"transfer-encoding: chunked\r\n")
+    if not head.has_request_id:
+        parts.append(b"x-request-id: %b\r\n" % request_id)
+    parts.append(b"x-forebay-revision: %b\r\nx-forebay-endpoint: %b\r\n" % (revision.encode(), endpoint.encode()))
+    parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
+    return b"".join(parts)
