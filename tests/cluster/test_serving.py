@@ -5,13 +5,13 @@ The tests run in order on one deployment, because each stage is where the next o
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from openai import OpenAI
 
 from deploy import install_operator, quickstart_documents, wait_for_condition
+from eventually import eventually
 from load import constant_load
 from real_cluster import Cluster
 
@@ -22,17 +22,6 @@ CHILD_KINDS = (
     "deployments,replicasets,pods,services,endpointslices,configmaps,serviceaccounts,roles,rolebindings,"
     "poddisruptionbudgets,networkpolicies,controllerrevisions"
 )
-
-
-def eventually(holds: Callable[[], Any], deadline_s: float, what: str) -> Any:
-    """Poll until `holds` returns something true, and return it."""
-    end = time.monotonic() + deadline_s
-    while True:
-        value = holds()
-        if value:
-            return value
-        assert time.monotonic() < end, f"not within {deadline_s:.0f} s: {what}"
-        time.sleep(0.5)
 
 
 def service_url(cluster: Cluster, namespace: str) -> str:
