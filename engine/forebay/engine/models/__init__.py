@@ -1,0 +1,1 @@
+"""Native model families, one file each, behind one registry by architecture name."""

@@ -1,0 +1,24 @@
+"""Rotary position embedding in the half-split layout (Su et al., 2021, as stored by Hugging Face checkpoints).
+
+Element i of a head turns with element i + head_dim / 2. The tables carry the sign of the sine, so one multiply and one
+fused multiply-add over a rolled copy are enough. Called once a layer on queries and keys together.
+"""
+
+import torch
+
+
+def rope_tables(frequencies: torch.Tensor, positions: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosine and signed sine tables, each [positions, head_dim], for `frequencies` [head_dim / 2] in radians a token.
+
+    Angles are computed in fp32 and rounded to `dtype` last.
+    """
+    angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies.float()[None, :]
+    cosine, sine = angles.cos(), angles.sin()
+    return torch.cat((cosine, cosine), dim=-1).to(dtype), torch.cat((-sine, sine), dim=-1).to(dtype)
+
+
+def rope(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """`x` [n, heads, head_dim] turned by the table rows `cosine`, `sine` [n, 1, head_dim] of its n positions."""
+    if x.shape[-1] != cosine.shape[-1] or x.shape[0] != cosine.shape[0] or cosine.shape != sine.shape:
+        raise ValueError(f"rope: tables {list(cosine.shape)}, {list(sine.shape)} for input {list(x.shape)}")
+    return torch.addcmul(x * cosine, x.roll(x.shape[-1] // 2, dims=-1), sine)
