@@ -12,13 +12,15 @@ from forebay.operator.snapshot import Json
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply of one of our own child objects, with force, as field manager `manager`.
+    """Server-side apply of a child object as field manager `manager`.
 
-    `reason` says for logs why the object differs.
+    `force` is true only for an object that was seen to be ours; without it a namesake that belongs to somebody else
+    answers with a conflict instead of being taken over. `reason` says for logs why the object differs.
     """
 
     object: Json
     manager: str
+    force: bool
     reason: str
 
 

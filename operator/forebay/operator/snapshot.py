@@ -69,17 +69,16 @@ class DeploymentSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ModelSnapshot:
-    """One Model and the engine pods that carry the label `forebay.dev/model=NAME` in its namespace."""
+    """One Model."""
 
     namespace: str
     name: str
     model: Json | None
-    pods: tuple[Json, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GPUClassSnapshot:
-    """One GPUClass, all nodes, all GPUClasses (to find ambiguous nodes) and the pods that hold its resource.
+    """One GPUClass, all nodes, and the pods that hold its resource.
 
     `pods` are the cluster's pods that are bound to a node and not finished; needed only when the class counts an
     extended resource, empty otherwise.
@@ -88,7 +87,6 @@ class GPUClassSnapshot:
     name: str
     gpu_class: Json | None
     nodes: tuple[Json, ...]
-    classes: tuple[Json, ...]
     pods: tuple[Json, ...]
 
 

@@ -1,0 +1,175 @@
+"""Desired objects against observed ones: what must be applied and what must go.
+
+An object is applied when it is absent, when the digest recorded at the last apply differs (a field is rendered
+differently or not any more), or when a rendered field was changed by somebody. Fields that we do not render belong to
+others, such as the API server's defaults, and are never looked at; so an object at rest costs no write.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from forebay.contract.errors import InvalidSpec
+from forebay.contract.names import MANAGER_ROUTE, MANAGER_WORKLOAD
+from forebay.operator.actions import Apply, Delete
+from forebay.operator.desired.kinds import CONTROLLER_REVISION
+from forebay.operator.desired.metadata import ANNOTATION_APPLIED_HASH, Owner, is_ours
+from forebay.operator.desired.routes import ANNOTATION_DIGEST
+from forebay.operator.quantity import parse_quantity
+from forebay.operator.snapshot import Json
+
+Key: TypeAlias = tuple[str, str]
+"""Kind and name of a child; the namespace is the owner's."""
+
+_QUANTITY_MAPS: Final = frozenset({"requests", "limits"})
+_QUANTITY_FIELDS: Final = frozenset({"sizeLimit"})
+_MERGE_KEYS: Final[dict[str, str]] = {
+    "containers": "name",
+    "initContainers": "name",
+    "env": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+    "imagePullSecrets": "name",
+    "ownerReferences": "uid",
+    "topologySpreadConstraints": "topologyKey",
+}
+"""Lists that the API server merges by a key: entries of other owners are left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Applies and deletes, and the names that cannot be applied yet because a former owner's object is still there."""
+
+    applies: tuple[Apply, ...]
+    deletes: tuple[Delete, ...]
+    blocked: tuple[str, ...]
+
+
+def key_of(document: Json) -> Key:
+    """The key of a child."""
+    return str(document["kind"]), str(document["metadata"]["name"])
+
+
+def compare(desired: Sequence[Json], keep: Iterable[Key], children: Iterable[Json], owner: Owner) -> Difference:
+    """What brings `children` to `desired`; children in `keep` stay as they are, all others of this owner go.
+
+    ControllerRevisions are never changed once they exist.
+    """
+    observed = {key_of(item): item for item in children}
+    applies, blocked = [], []
+    for item in desired:
+        current = observed.get(key_of(item))
+        if current is not None and (not is_ours(current, owner) or current["metadata"].get("deletionTimestamp")):
+            blocked.append("{} {}".format(*key_of(item)))
+            continue
+        reason = difference(item, current)
+        if reason is not None:
+            applies.append(Apply(stamp(item), _manager(item), force=current is not None, reason=reason))
+    wanted = {key_of(item) for item in desired} | set(keep)
+    gone = [
+        item
+        for key, item in observed.items()
+        if key not in wanted and is_ours(item, owner) and not item["metadata"].get("deletionTimestamp")
+    ]
+    return Difference(tuple(applies), tuple(delete(item, "not wanted any more") for item in gone), tuple(blocked))
+
+
+def delete(document: Json, reason: str) -> Delete:
+    """The deletion of exactly this object."""
+    metadata = document["metadata"]
+    return Delete(
+        document["apiVersion"],
+        document["kind"],
+        metadata["namespace"],
+        metadata["name"],
+        metadata.get("uid", ""),
+        reason,
+    )
+
+
+def stamp(document: Json) -> dict[str, Any]:
+    """The object with its digest as an annotation, as it is applied."""
+    metadata = document["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), ANNOTATION_APPLIED_HASH: digest(document)}
+    return {**document, "metadata": {**metadata, "annotations": annotations}}
+
+
+def digest(document: Json) -> str:
+    """Digest of a rendered object."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def difference(desired: Json, observed: Json | None) -> str | None:
+    """Why the object must be applied, or None."""
+    if observed is None:
+        return "absent"
+    if desired["kind"] == CONTROLLER_REVISION.kind:
+        return None
+    annotations = observed["metadata"].get("annotations") or {}
+    if annotations.get(ANNOTATION_APPLIED_HASH) != digest(desired):
+        return "rendered differently"
+    path = first_change(desired, observed)
+    return None if path is None else f"{path} was changed"
+
+
+def first_change(desired: Any, observed: Any, path: str = "") -> str | None:
+    """Path of the first rendered field whose observed value differs, or None."""
+    name = path.rpartition(".")[2]
+    if isinstance(desired, Mapping):
+        if not isinstance(observed, Mapping):
+            return path or "(root)"
+        return _first_in_map(desired, observed, path, quantities=name in _QUANTITY_MAPS)
+    if isinstance(desired, list | tuple):
+        if not isinstance(observed, list | tuple):
+            return path
+        return _first_in_list(desired, observed, path, _MERGE_KEYS.get(name))
+    same = _same_quantity(desired, observed) if name in _QUANTITY_FIELDS else desired == observed
+    return None if same else path
+
+
+def _first_in_map(
+    desired: Mapping[str, Any], observed: Mapping[str, Any], path: str, *, quantities: bool
+) -> str | None:
+    for key, value in desired.items():
+        here = f"{path}.{key}".removeprefix(".")
+        if key not in observed:
+            return here
+        if quantities:
+            if not _same_quantity(value, observed[key]):
+                return here
+            continue
+        changed = first_change(value, observed[key], here)
+        if changed is not None:
+            return changed
+    return None
+
+
+def _first_in_list(desired: Sequence[Any], observed: Sequence[Any], path: str, merge_key: str | None) -> str | None:
+    if merge_key is None:
+        pairs = list(zip(desired, observed, strict=False))
+        if len(desired) != len(observed):
+            return path
+    else:
+        by_key: Callable[[Any], Any] = lambda item: item.get(merge_key)  # noqa: E731 - one use, one line
+        found = {by_key(item): item for item in observed}
+        pairs = [(item, found.get(by_key(item))) for item in desired]
+    for index, (mine, theirs) in enumerate(pairs):
+        changed = first_change(mine, theirs, f"{path}[{index}]")
+        if changed is not None:
+            return changed
+    return None
+
+
+def _same_quantity(desired: Any, observed: Any) -> bool:
+    try:
+        return parse_quantity(desired) == parse_quantity(observed)
+    except (InvalidSpec, TypeError):
+        return bool(desired == observed)
+
+
+def _manager(document: Json) -> str:
+    is_routes = ANNOTATION_DIGEST in (document["metadata"].get("annotations") or {})
+    return MANAGER_ROUTE if is_routes else MANAGER_WORKLOAD
