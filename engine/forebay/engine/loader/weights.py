@@ -5,6 +5,7 @@ out only when it is asked for, so a load holds one copy of the weights plus what
 threads. Only the core process imports this module: it needs torch.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +37,7 @@ _GGUF_NAMES = {
     "lm_head.weight": "output.weight",
     "rope_factors": "rope_freqs.weight",
 }
+_JOINED_ROWS = 64
 
 
 class TensorSource(Protocol):
@@ -67,7 +69,7 @@ class GgufTensors:
                     f"{header.path}: tensor {name!r} ends after the end of the file; it is truncated, fetch it again",
                     field=FIELD,
                 )
-        self._bytes = np.memmap(header.path, dtype=np.uint8, mode="r")
+        self._bytes = np.asarray(np.memmap(header.path, dtype=np.uint8, mode="r"))
 
     def has(self, name: str) -> bool:
         return _gguf_name(name) in self._header.tensors
@@ -88,7 +90,9 @@ class GgufTensors:
     def _dequantize(self, name: str, entry: TensorEntry) -> torch.Tensor:
         kind = gguf.GGMLQuantizationType(entry.kind)
         size = _stored_bytes(self._header, name, entry)
-        raw = self._bytes[entry.offset : entry.offset + size].reshape(-1, size // _rows(entry.shape))
+        # Blocks are contiguous, so several rows can be handed over as one: the library walks rows in Python.
+        rows = _rows(entry.shape)
+        raw = self._bytes[entry.offset : entry.offset + size].reshape(rows // math.gcd(rows, _JOINED_ROWS), -1)
         try:
             values = gguf.dequantize(raw, kind)
         except NotImplementedError as error:
@@ -160,10 +164,7 @@ def _stored_bytes(header: GgufHeader, name: str, entry: TensorEntry) -> int:
 
 
 def _rows(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape[:-1]:
-        count *= size
-    return count
+    return math.prod(shape[:-1])
 
 
 def _rows_to_half_split(values: torch.Tensor, heads: int) -> torch.Tensor:
