@@ -142,6 +142,7 @@ class RequestReader:
         self._body_bytes = 0
         self._began = False
         self._messages = 0
+        self._resuming = False
         self._request: Request | None = None
         self._rejected: Rejected | None = None
 
@@ -163,7 +164,7 @@ class RequestReader:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             # An offer to change the protocol is optional to take; the connection goes on with HTTP/1.1.
-            self._parser = httptools.HttpRequestParser(self)
+            self._begin_again()
             rest = data[upgrade.args[0] :]
             if rest:
                 self.feed(rest)
@@ -175,6 +176,20 @@ class RequestReader:
             raise rejected(400, f"the request is malformed: {error}") from error
         if self._began and self._messages == number:
             self._count(len(data))
+
+    def _begin_again(self) -> None:
+        """A new parser, because the old one takes all that follows an upgrade for another protocol, bodies too."""
+        self._parser = httptools.HttpRequestParser(self)
+        request = self._request
+        if request is not None:
+            self._resuming = True
+            framing = (
+                b"transfer-encoding: chunked"
+                if request.chunked
+                else b"content-length: %d" % (request.content_length or 0)
+            )
+            self._parser.feed_data(b"POST / HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n" % framing)
+            self._resuming = False
 
     def _count(self, size: int) -> None:
         if self._request is None:
@@ -188,6 +203,8 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         """Called by httptools."""
+        if self._resuming:
+            return
         self._began = True
         self._messages += 1
         self._url = b""
@@ -199,12 +216,14 @@ class RequestReader:
 
     def on_url(self, url: bytes) -> None:
         """Called by httptools, with parts when the target spans reads."""
-        self._url += url
+        self._url += b"" if self._resuming else url
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
         """Called by httptools; after the head these are trailers, which are counted and dropped."""
         if self._request is None:
             self._headers.append((name, value or b""))
+            return
+        if self._resuming:
             return
         self._head_bytes += len(name) + len(value or b"")
         if self._head_bytes > self._limits.head_bytes:
@@ -213,6 +232,8 @@ class RequestReader:
 
     def on_headers_complete(self) -> None:
         """Called by httptools."""
+        if self._resuming:
+            return
         try:
             request = self._make_request()
             self._request = request
@@ -233,6 +254,8 @@ class RequestReader:
         """Called by httptools."""
         request = self._request
         assert request is not None  # noqa: S101 (httptools calls in order)
+        if request.has_body and self._parser.should_upgrade():
+            return
         request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._request = None
         self._began = False
