@@ -47,15 +47,7 @@ GPU_CLASS_KIND: Final = "GPUClass"
 RELEASE_KIND: Final = "EngineRelease"
 
 OWN_RESOURCES: Final = (
-    Resource(
-        FOREBAY_API,
-        DEPLOYMENT_KIND,
-        "modeldeployments",
-        True,
-        ("get", "list", "watch"),
-        # `finalizers` is what clusters that enforce owner references ask for when a child blocks its owner's deletion.
-        (("finalizers", ("update",)), ("status", ("patch",))),
-    ),
+    Resource(FOREBAY_API, DEPLOYMENT_KIND, "modeldeployments", True, ("get", "list", "watch"), _STATUS),
     Resource(FOREBAY_API, MODEL_KIND, "models", True, ("get", "list", "watch"), _STATUS),
     Resource(FOREBAY_API, GPU_CLASS_KIND, "gpuclasses", False, ("get", "list", "watch"), _STATUS),
     Resource(FOREBAY_API, RELEASE_KIND, "enginereleases", False, ("get", "list", "watch"), _STATUS),

@@ -89,7 +89,7 @@ class Executor:
         log.info("applying %s %s/%s: %s", obj["kind"], metadata["namespace"], metadata["name"], action.reason)
         if identity_of(obj) not in known:
             await self._check_free(obj)
-        await self._cluster.apply(obj, action.manager, force=True)
+        await self._cluster.apply(obj, action.manager, force=action.force)
 
     async def _check_free(self, obj: Json) -> None:
         """An object that the snapshot lacks must not exist, unless an earlier action of ours has just made it."""

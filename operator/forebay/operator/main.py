@@ -91,7 +91,7 @@ async def _watch(config: OperatorConfig, on_event: Callable[..., None], connect:
     @kopf.on.login(registry=registry, retries=None)
     async def login(**_: Any) -> kopf.ConnectionInfo:
         found: Credentials = await connect()
-        scheme, _, token = (found.authorization or "").partition(" ")
+        scheme, token = (found.authorization or " ").split(" ", 1)
         return kopf.ConnectionInfo(
             server=found.server,
             ca_path=found.ca_path,
