@@ -27,7 +27,10 @@ from forebay.router.slices import read_routes, read_slices, read_static
 LOG = logging.getLogger(__name__)
 WATCH_S = 60
 """A watch ends by itself after this long, which bounds how long a silent break can last."""
+MIN_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 5.0
+STEADY_S = 5.0
+"""A watch that held this long ends the backoff."""
 MAX_LINE_BYTES = 4 * 1024 * 1024
 STATIC_POLL_S = 0.1
 
@@ -57,21 +60,24 @@ class Watcher:
         self._objects: dict[str, Mapping[str, Any]] = {}
 
     async def run(self) -> None:
-        """List, watch, and begin again; only repeated failures wait."""
+        """List, watch, and begin again, more slowly when it breaks at once each time."""
         source = self._collection.source
-        backoff_s = 0.1
+        loop = asyncio.get_running_loop()
+        backoff_s = MIN_BACKOFF_S
         while True:
+            began_s = loop.time()
             try:
                 version = await self._list()
                 self._metrics.discovery_up.set(1, source)
-                backoff_s = 0.1
                 await self._watch(version)
             except (aiohttp.ClientError, OSError, TimeoutError, ForebayError, ValueError) as error:
                 self._metrics.discovery_errors.inc(source)
                 self._metrics.discovery_up.set(0, source)
                 LOG.warning("watching %s broke, keeping what is known: %r", source, error)
-                await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 (spreads retries only)
-                backoff_s = min(backoff_s * 2, MAX_BACKOFF_S)
+            if loop.time() - began_s > STEADY_S:
+                backoff_s = MIN_BACKOFF_S
+            await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))  # noqa: S311 (spreads retries only)
+            backoff_s = min(backoff_s * 2, MAX_BACKOFF_S)
 
     async def _list(self) -> str:
         async with self._get(self._collection.selector, aiohttp.ClientTimeout(total=15)) as response:
