@@ -223,8 +223,9 @@ class World:
         number = int(pod["metadata"]["name"].rpartition("-")[2])
         address = f"10.0.{number // 250}.{number % 250 + 1}"
         conditions = [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "False"}]
-        status = {"phase": "Running", "podIP": address, "conditions": conditions}
-        self.api.set_status({**pod, "spec": pod["spec"]}, status)
+        running = {"name": "main", "ready": False, "restartCount": 0, "state": {"running": {"startedAt": "now"}}}
+        status = {"phase": "Running", "podIP": address, "conditions": conditions, "containerStatuses": [running]}
+        self.api.set_status(pod, status)
 
     def _become_ready(self, pod: Obj) -> None:
         self._set_ready(pod, "True")

@@ -69,10 +69,16 @@ class LeaseElector:
         """Give the Lease back on a clean stop, so that the next process need not wait for it to expire."""
         if self._mine is None or not self.holds():
             return
-        spec = {**self._mine["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-        self._valid_until_s = float("-inf")
-        await self._cluster.replace({**self._mine, "spec": spec})
         self._mine = None
+        self._valid_until_s = float("-inf")
+        resource, settings = LEASE_RESOURCE, self._settings
+        # Read again: a renewal that was cut off by the stop may have reached the server.
+        lease = await self._cluster.get(resource.api_version, resource.kind, settings.namespace, settings.name)
+        if lease is None or (lease.get("spec") or {}).get("holderIdentity") != settings.identity:
+            return
+        await self._cluster.replace(
+            {**lease, "spec": {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}}
+        )
 
     async def _round(self, now: float) -> Json | None:
         settings = self._settings
