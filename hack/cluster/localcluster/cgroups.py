@@ -50,6 +50,11 @@ def _delegate(folder: Path) -> None:
     (folder / "cgroup.subtree_control").write_text(wanted, encoding="utf-8")
 
 
+def named(prefix: str) -> set[str]:
+    """The names of the top-level cgroups that begin with `prefix`, in any hierarchy."""
+    return {path.name for hierarchy in hierarchies() for path in hierarchy.glob(f"{prefix}*") if path.is_dir()}
+
+
 def members(name: str) -> set[int]:
     """The pids of every process in the cgroup or below it, in any hierarchy."""
     pids: set[int] = set()

@@ -18,6 +18,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[3]
 NODE_NAME = "forebay"
 CLUSTER_DOMAIN = "cluster.local"
+CGROUP_PREFIX = "forebay-"
 BLOCKS = tuple(f"10.{octet}" for octet in range(96, 224))
 
 
@@ -82,7 +83,7 @@ class Layout:
     @property
     def cgroup(self) -> str:
         """Name of the cgroup, in every hierarchy, that holds every process of the cluster."""
-        return f"forebay-{self.identity}"
+        return f"{CGROUP_PREFIX}{self.identity}"
 
     @property
     def lock(self) -> Path:

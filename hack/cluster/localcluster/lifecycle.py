@@ -7,7 +7,6 @@ unlinks and deletes; it needs no component to be alive.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import shutil
@@ -17,10 +16,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 
-from localcluster import addons, certificates, cgroups, components, configs, network, ociarchive, processes
+from localcluster import addons, certificates, cgroups, components, configs, hostfolders, network, ociarchive, processes
 from localcluster.components import Component
 from localcluster.imagestore import ctr, import_archives
 from localcluster.layout import NODE_NAME, Layout, choose_block
@@ -31,7 +30,7 @@ from localcluster.toolchain import program_folder
 START_DEADLINE_S = 90.0
 
 
-@contextlib.contextmanager
+@contextmanager
 def exclusive(layout: Layout) -> Iterator[None]:
     """Holds the cluster's lock, so that two commands on one state folder take turns."""
     layout.lock.parent.mkdir(parents=True, exist_ok=True)
@@ -96,9 +95,6 @@ def down(layout: Layout) -> None:
         with stage("delete state"):
             if layout.state.exists():
                 shutil.rmtree(layout.state)
-            for folder in processes.PRIVATE_FOLDERS:
-                with contextlib.suppress(OSError):  # not empty: somebody else's containerd or kubelet uses it
-                    Path(folder).rmdir()
     layout.lock.unlink(missing_ok=True)
 
 
@@ -107,7 +103,7 @@ def _stop(layout: Layout) -> None:
     mount namespace and the interfaces in the network namespace of these processes, so they end too."""
     cgroups.kill_members(layout.cgroup)
     network.disconnect(layout)
-    cgroups.remove(layout.cgroup)
+    hostfolders.release(layout)
     shutil.rmtree(layout.state / "pids", ignore_errors=True)
 
 

@@ -13,12 +13,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from localcluster import cgroups
+from localcluster import cgroups, hostfolders
 from localcluster.layout import Layout
 
 HOLDER = "holder"
-# Components write to these fixed places; each cluster sees an empty file system of its own there.
-PRIVATE_FOLDERS = ("/run/containerd", "/run/runc", "/var/lib/kubelet", "/var/lib/cni", "/var/log/containers")
 # The kubelet insists on these kernel settings. It finds them set in its own mount namespace, so the
 # machine's settings stay what they are.
 KERNEL_SETTINGS = {
@@ -74,9 +72,8 @@ def start_holder(layout: Layout, pause: Path) -> int:
     # `slave` lets later mounts of the host in and none of ours out; `make-rshared` is what volumes
     # with mount propagation need inside.
     script = ["set -e", "mount --make-rshared /", "ip link set lo up"]
-    for folder in PRIVATE_FOLDERS:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        script.append(f"mount -t tmpfs -o mode=0755 tmpfs {folder}")
+    hostfolders.claim(layout)
+    script += [f"mount -t tmpfs -o mode=0755 tmpfs {folder}" for folder in hostfolders.COVERED]
     for name, value in KERNEL_SETTINGS.items():
         fake = fakes / name.replace("/", ".")
         fake.write_text(f"{value}\n", encoding="utf-8")
