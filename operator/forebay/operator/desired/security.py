@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
-USER_ID: Final = 10001
-"""User and group of all our containers; the images are readable by any user."""
+USER_ID: Final = 65532
+"""User and group of all our containers, the one that the images name."""
 
 
 def pod_security() -> dict[str, Any]:
