@@ -4,15 +4,14 @@ The body itself is forwarded byte for byte. JSON that cannot be read, nests too 
 or is not an object is refused here, so that an engine never sees it; every other field is the engine's to judge.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
 from forebay.contract.errors import InvalidRequest
 
 
-@dataclass(frozen=True, slots=True)
-class BodyFacts:
+class BodyFacts(NamedTuple):
     """`model` is None when the body names none."""
 
     model: str | None

@@ -36,13 +36,14 @@ class BreakerLimits:
 class Breaker:
     """The state of one endpoint; all times are seconds on the caller's monotonic clock."""
 
-    __slots__ = ("_failures", "_limits", "_open_s", "open_until_s", "state")
+    __slots__ = ("_failures", "_limits", "_open_s", "closed", "open_until_s", "state")
 
     def __init__(self, limits: BreakerLimits) -> None:
         self._limits = limits
         self._failures = 0
         self._open_s = limits.open_s
         self.state = BreakerState.CLOSED
+        self.closed = True
         self.open_until_s = 0.0
 
     def blocks(self, now_s: float) -> bool:
@@ -53,13 +54,13 @@ class Breaker:
 
     def dispatched(self, now_s: float) -> None:
         """A request goes to the endpoint; the first after the open time is the probe."""
-        if self.state is BreakerState.OPEN and now_s >= self.open_until_s:
+        if not self.closed and self.state is BreakerState.OPEN and now_s >= self.open_until_s:
             self._move(BreakerState.PROBING)
 
     def succeeded(self) -> None:
         """The endpoint answered; 4xx and 429 count as answers."""
         self._failures = 0
-        if self.state is not BreakerState.CLOSED:
+        if not self.closed:
             self._open_s = self._limits.open_s
             self._move(BreakerState.CLOSED)
 
@@ -84,3 +85,4 @@ class Breaker:
     def _move(self, to: BreakerState) -> None:
         assert to in _MOVES[self.state], f"breaker moves from {self.state} to {to}"  # noqa: S101 (our own invariant)
         self.state = to
+        self.closed = to is BreakerState.CLOSED

@@ -13,7 +13,7 @@ from forebay.router import answers
 from forebay.router.answers import Answer
 from forebay.router.exchange import Exchange
 from forebay.router.gateway import RETRY_AFTER_S, Admission, Gateway
-from forebay.router.request import Rejected, Request, RequestLimits, RequestReader, Screened
+from forebay.router.request import Rejected, Request, RequestLimits, RequestReader, Screened, Stage
 
 HIGH_WATER_BYTES = 256 * 1024
 MAX_PIPELINED = 16
@@ -100,14 +100,14 @@ class ClientConnection(asyncio.Protocol):
             if self._linger_bytes < 0:
                 self._abort()
             return
-        stage = (self._reader.in_head, self._reader.in_body)
+        stage = self._reader.stage
         try:
             self._reader.feed(data)
         except Rejected as refusal:
             self._refusal = refusal.answer
             if not isinstance(refusal, Screened):
                 self._gateway.metrics.rejected.inc("malformed")
-        if stage != (self._reader.in_head, self._reader.in_body):
+        if stage is not self._reader.stage:
             self._since_s = self._gateway.now()
         if self._active is None:
             self._advance()
@@ -200,17 +200,20 @@ class ClientConnection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """End the connection if no request is on it."""
-        if self._request is None and not self._queue and not self._reader.in_head and not self._reader.in_body:
+        if self._request is None and not self._queue and self._reader.stage is Stage.IDLE:
             self._close()
 
     def _check_input(self, waited_s: float) -> None:
         settings = self._gateway.settings
-        if self._reader.in_head and waited_s > settings.header_timeout_s:
-            self._time_out("The request head did not arrive in time.")
-        elif self._reader.in_body and waited_s > settings.body_timeout_s:
-            self._time_out("The request body did not arrive in time.")
-        elif not self._reader.in_head and not self._reader.in_body and waited_s > settings.idle_timeout_s:
-            self._close()
+        match self._reader.stage:
+            case Stage.HEAD if waited_s > settings.header_timeout_s:
+                self._time_out("The request head did not arrive in time.")
+            case Stage.BODY if waited_s > settings.body_timeout_s:
+                self._time_out("The request body did not arrive in time.")
+            case Stage.IDLE if waited_s > settings.idle_timeout_s:
+                self._close()
+            case _:
+                pass
 
     def _time_out(self, message: str) -> None:
         self._gateway.metrics.rejected.inc("timeout")

@@ -27,23 +27,23 @@ from forebay.router.view import EndpointState
 LOG = logging.getLogger(__name__)
 
 
-class Phase(enum.Enum):
-    """Where an exchange is; the values are metric labels."""
+class Phase(enum.IntEnum):
+    """Where an exchange is; the names are metric labels, the numbers index the table of moves."""
 
-    CONNECT = "connect"
-    HEADERS = "headers"
-    FIRST_CHUNK = "first_chunk"
-    BODY = "body"
-    DONE = "done"
+    CONNECT = 0
+    HEADERS = 1
+    FIRST_CHUNK = 2
+    BODY = 3
+    DONE = 4
 
 
-_MOVES = {
-    Phase.CONNECT: (Phase.CONNECT, Phase.HEADERS, Phase.DONE),
-    Phase.HEADERS: (Phase.CONNECT, Phase.FIRST_CHUNK, Phase.DONE),
-    Phase.FIRST_CHUNK: (Phase.BODY, Phase.DONE),
-    Phase.BODY: (Phase.DONE,),
-    Phase.DONE: (),
-}
+_MOVES = (
+    (Phase.CONNECT, Phase.HEADERS, Phase.DONE),
+    (Phase.CONNECT, Phase.FIRST_CHUNK, Phase.DONE),
+    (Phase.BODY, Phase.DONE),
+    (Phase.DONE,),
+    (),
+)
 
 
 class Downstream(Protocol):
@@ -125,7 +125,7 @@ class Exchange:
         """The client left: the engine hears it now."""
         if self._phase is Phase.DONE:
             return
-        self._gateway.metrics.cancelled.inc(self._phase.value)
+        self._gateway.metrics.cancelled.inc(self._phase.name.lower())
         if self._state is not None:
             self._state.breaker.abandoned(self._gateway.now())
         self._end("499")
@@ -312,29 +312,35 @@ class Exchange:
         self._head = head
         relay = self._relay = BodyRelay(head, http_10=self._request.http_10)
         self._move(Phase.FIRST_CHUNK)
-        self._client.send(
-            heads.client_head(
-                head,
-                request_id=self._request.request_id,
-                revision=state.endpoint.revision,
-                endpoint=state.endpoint.pod,
-                close=self._closes(),
-                chunked=relay.chunked_out,
-            )
+        out = heads.client_head(
+            head,
+            request_id=self._request.request_id,
+            revision=state.endpoint.revision,
+            endpoint=state.endpoint.pod,
+            close=self._closes(),
+            chunked=relay.chunked_out,
         )
+        if rest and not relay.done:
+            # One packet for the head and what came with it.
+            self._on_body(relay, rest, out)
+            return
+        self._client.send(out)
         if relay.done:
             relay.surplus = bool(rest)
             self._complete()
-        elif rest:
-            self._on_body(relay, rest)
 
-    def _on_body(self, relay: BodyRelay, data: bytes) -> None:
-        now_s = self._last_byte_s = self._gateway.now()
+    def _on_body(self, relay: BodyRelay, data: bytes, before: bytes = b"") -> None:
+        gateway = self._gateway
+        self._last_byte_s = gateway.now()
         if self._phase is Phase.FIRST_CHUNK:
             self._move(Phase.BODY)
-            self._gateway.metrics.first_byte.observe(now_s - self._started_s, self._route)
-        out = relay.feed(data)
-        self._gateway.metrics.relayed_bytes += len(out)
+            gateway.metrics.first_byte.observe(self._last_byte_s - self._started_s, self._route)
+        try:
+            out = before + relay.feed(data)
+        except UpstreamFault:
+            self._client.send(before)
+            raise
+        gateway.metrics.relayed_bytes += len(out)
         self._client.send(out)
         if relay.done:
             self._complete()

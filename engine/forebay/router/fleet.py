@@ -33,14 +33,13 @@ class Fleet:
         listed = {item.endpoint for item in found}
         for gone in [state for endpoint, state in self._states.items() if endpoint not in listed]:
             del self._states[gone.endpoint]
-            gone.terminating = True
+            gone.discovered(ready=False, terminating=True)
             self._on_gone(gone)
         for item in found:
             state = self._states.get(item.endpoint)
             if state is None:
                 state = self._states[item.endpoint] = EndpointState(item.endpoint, self._limits)
-            state.ready = item.ready
-            state.terminating = item.terminating
+            state.discovered(ready=item.ready, terminating=item.terminating)
         self._endpoints_listed = True
         self._rebuild()
 

@@ -7,7 +7,7 @@ a chunk boundary and an error event can be added. Malformed coding raises `Upstr
 
 import enum
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forebay.contract.errors import UpstreamFault
 
@@ -25,9 +25,11 @@ class _At(enum.Enum):
     DONE = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What one read held: `consumed` bytes belong to this message; `whole` means it began and ended between chunks."""
+class Scan(NamedTuple):
+    """What one read held: `consumed` bytes belong to this message.
+
+    `whole`: it began and ended between chunks; then `payload` may be left out, because the bytes go on as they came.
+    """
 
     consumed: int
     payload: tuple[bytes, ...]
@@ -35,11 +37,12 @@ class Scan:
 
 
 class ChunkedScanner:
-    """Incremental reader of one chunked body."""
+    """Incremental reader of one chunked body; `decode` asks for the payload of every read."""
 
-    __slots__ = ("_at", "_held", "_left", "_trailer_bytes")
+    __slots__ = ("_at", "_decode", "_held", "_left", "_trailer_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, *, decode: bool = True) -> None:
+        self._decode = decode
         self._at = _At.SIZE
         self._held = b""
         self._left = 0
@@ -52,6 +55,8 @@ class ChunkedScanner:
 
     def feed(self, data: bytes) -> Scan:
         """Read on; bytes after the end of the body are not consumed."""
+        if not self._decode and self._at is _At.SIZE and not self._held and self._holds_whole_chunks(data):
+            return Scan(len(data), (), True)
         began_between = self._at is _At.SIZE and not self._held
         held = len(self._held)
         block = self._held + data if held else data
@@ -72,6 +77,26 @@ class ChunkedScanner:
                 break
         whole = began_between and self._at in (_At.SIZE, _At.DONE) and not self._held
         return Scan(position - held, tuple(payload), whole)
+
+    def _holds_whole_chunks(self, data: bytes) -> bool:
+        """Whether the read is nothing but whole chunks, the last one included or not; the common case, made fast."""
+        position, size = 0, len(data)
+        while position < size:
+            mark = data.find(b"\r\n", position, position + MAX_CHUNK_LINE_BYTES)
+            match = _SIZE.fullmatch(data, position, mark) if mark > 0 else None
+            if match is None:
+                return False
+            length = int(match[1], 16)
+            if not length:
+                if data[mark:] != b"\r\n\r\n":
+                    return False
+                self._at = _At.DONE
+                return True
+            position = mark + 2 + length
+            if data[position : position + 2] != b"\r\n":
+                return False
+            position += 2
+        return True
 
     def _line(self, block: bytes, start: int) -> tuple[int, bool]:
         """Read one CRLF line at `start`; (new position, whether it was complete). An incomplete one is held."""

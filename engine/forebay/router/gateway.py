@@ -8,8 +8,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote_to_bytes
 
 from forebay.contract.errors import InvalidRequest
@@ -44,8 +43,7 @@ class Connected(Swept, Protocol):
         """End the connection if no request is on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(NamedTuple):
     """A request that may be routed: what its body says, its sticky key and the client it counts for."""
 
     facts: BodyFacts
@@ -163,6 +161,8 @@ class Gateway:
 
 def _known(path: bytes) -> bool:
     """Whether clients may reach this path: the API, never an engine's own control paths, in any spelling."""
+    if path in ROUTES:
+        return True
     if path.startswith(_MODEL):
         # A model name may hold an encoded slash, and is answered here.
         return True

@@ -8,7 +8,7 @@ weighted one. Called by `exchange` for each dispatch.
 
 import enum
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from forebay.contract.wire import Routes, RouteWeight
 from forebay.router.split import pick_revision
@@ -22,8 +22,7 @@ class Refusal(enum.Enum):
     NO_ENDPOINT = "no_endpoint"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The endpoint to use and the revision it serves."""
 
     target: EndpointState
@@ -46,11 +45,14 @@ def choose(
     groups = _groups(view, routes, tried)
     if not groups:
         return Refusal.NO_ENDPOINT
-    revision = pick_revision([weight for weight, _ in groups], key)
-    group = next(states for weight, states in groups if weight.revision == revision)
-    pool = [state for state in view.by_revision.get(revision or "", ()) if state.routable]
-    target = least_loaded(_willing(group, pool, now_s), now_s)
-    return Choice(target, target.endpoint.revision)
+    if len(groups) == 1:
+        weight, group = groups[0]
+        revision = weight.revision
+    else:
+        revision = pick_revision([weight for weight, _ in groups], key) or ""
+        group = next(states for weight, states in groups if weight.revision == revision)
+    target = least_loaded(_willing(group, view.by_revision[revision], now_s), now_s)
+    return Choice(target, revision)
 
 
 def _groups(
@@ -71,9 +73,10 @@ def _willing(group: Sequence[EndpointState], pool: Sequence[EndpointState], now_
 
     At most half of the pool is held back; those that would open soonest are let in again first.
     """
-    held = sorted((s for s in pool if s.breaker.blocks(now_s)), key=lambda s: (-s.breaker.open_until_s, s.endpoint))
+    held = [s for s in pool if not s.breaker.closed and s.routable and s.breaker.blocks(now_s)]
     if held:
-        blocked = held[: len(pool) // 2]
+        held.sort(key=lambda state: (-state.breaker.open_until_s, state.endpoint))
+        blocked = held[: sum(state.routable for state in pool) // 2]
         group = [state for state in group if state not in blocked] or group
     return [state for state in group if state.avoid_until_s <= now_s] or group
 

@@ -18,7 +18,7 @@ class BodyRelay:
         self._framing = head.framing
         self._plain = http_10
         self._left = head.length
-        self._scanner = ChunkedScanner()
+        self._scanner = ChunkedScanner(decode=http_10)
         self.done = head.framing is Framing.EMPTY
         self.surplus = False
 
@@ -29,16 +29,15 @@ class BodyRelay:
 
     def feed(self, data: bytes) -> bytes:
         """Bytes for the client from one read; raises `UpstreamFault` on malformed coding."""
-        match self._framing:
-            case Framing.CHUNKED:
-                return self._chunked(data)
-            case Framing.LENGTH:
-                return self._counted(data)
-            case Framing.CLOSE:
-                return data if self._plain else as_chunk((data,))
-            case Framing.EMPTY:
-                self.surplus = True
-                return b""
+        framing = self._framing
+        if framing is Framing.CHUNKED:
+            return self._chunked(data)
+        if framing is Framing.LENGTH:
+            return self._counted(data)
+        if framing is Framing.CLOSE:
+            return data if self._plain else as_chunk((data,))
+        self.surplus = True
+        return b""
 
     def closed(self) -> bytes | None:
         """The engine closed in order: the last bytes for the client, or None when the body is not complete."""
@@ -58,10 +57,10 @@ class BodyRelay:
         scan = scanner.feed(data)
         self.done = scanner.done
         self.surplus = scan.consumed < len(data)
+        if scan.whole and not self._plain:
+            return data[: scan.consumed] if self.surplus else data
         if self._plain:
             return b"".join(scan.payload)
-        if scan.whole:
-            return data[: scan.consumed] if self.surplus else data
         return as_chunk(scan.payload) + (LAST_CHUNK if scanner.done else b"")
 
     def _counted(self, data: bytes) -> bytes:

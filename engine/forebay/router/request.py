@@ -6,8 +6,8 @@ ends: `Rejected` says with what. Bodies are kept whole and unchanged; the head f
 header line as it came.
 """
 
+import enum
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,7 +24,8 @@ _UPSTREAM_DROPPED = HOP_BY_HOP | {
     b"http2-settings",
     b"proxy-authorization",
 }
-_NEVER_NOMINATED = frozenset({b"host", b"content-length", b"authorization", b"content-type", b"x-request-id"})
+_SINGLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"authorization", b"content-type"})
+_NEVER_NOMINATED = _SINGLE | {b"x-request-id", b"close", b"keep-alive"}
 _METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS"})
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 _TARGET = re.compile(rb"[\x21-\x7e]+")
@@ -117,6 +118,14 @@ class Request:
         return b"".join([b"%b %b HTTP/1.1\r\n" % (self.method, self.target), *self.head_lines, length, self.body])
 
 
+class Stage(enum.Enum):
+    """What a reader waits for: nothing, the rest of a head, or the rest of a body."""
+
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+
+
 class RequestReader:
     """Feeds one connection's bytes to httptools; `on_head` and `on_request` are called as requests become known.
 
@@ -140,26 +149,16 @@ class RequestReader:
         self._wire_bytes = 0
         self._body: list[bytes] = []
         self._body_bytes = 0
-        self._began = False
+        self.stage = Stage.IDLE
         self._messages = 0
         self._resuming = False
         self._request: Request | None = None
         self._rejected: Rejected | None = None
 
-    @property
-    def in_head(self) -> bool:
-        """Whether a head has begun and is not complete."""
-        return self._began and self._request is None
-
-    @property
-    def in_body(self) -> bool:
-        """Whether a head is complete and its body is not."""
-        return self._request is not None
-
     def feed(self, data: bytes) -> None:
         """Read on; raises `Rejected` when the connection cannot go on."""
         # The number the current message will have if `data` holds no other message's bytes.
-        number = self._messages + (0 if self._began else 1)
+        number = self._messages + (1 if self.stage is Stage.IDLE else 0)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -174,7 +173,7 @@ class RequestReader:
             if self._rejected is not None:
                 raise self._rejected from error
             raise rejected(400, f"the request is malformed: {error}") from error
-        if self._began and self._messages == number:
+        if self.stage is not Stage.IDLE and self._messages == number:
             self._count(len(data))
 
     def _begin_again(self) -> None:
@@ -205,7 +204,7 @@ class RequestReader:
         """Called by httptools."""
         if self._resuming:
             return
-        self._began = True
+        self.stage = Stage.HEAD
         self._messages += 1
         self._url = b""
         self._headers = []
@@ -237,6 +236,7 @@ class RequestReader:
         try:
             request = self._make_request()
             self._request = request
+            self.stage = Stage.BODY
             self._screen(request)
         except Rejected as refusal:
             self._rejected = refusal
@@ -258,7 +258,7 @@ class RequestReader:
             return
         request.body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self._request = None
-        self._began = False
+        self.stage = Stage.IDLE
         self._body = []
         self._body_bytes = 0
         self._on_request(request)
@@ -307,27 +307,28 @@ def _origin_form(url: bytes) -> bytes:
 
 def _read_fields(request: Request, headers: list[tuple[bytes, bytes]]) -> None:
     """Read the fields that decide something, and keep the end-to-end lines; raises `Rejected` on any doubt."""
-    seen: Counter[bytes] = Counter()
+    seen: set[bytes] = set()
     nominated: set[bytes] = set()
+    lines = request.head_lines
     for name, value in headers:
         lower = name.lower()
         if lower in _DECIDING:
-            seen[lower] += 1
+            if lower in _SINGLE and lower in seen:
+                raise rejected(400, f"the header {lower.decode()} is repeated")
+            seen.add(lower)
             _read_field(request, lower, value, nominated)
         if lower not in _UPSTREAM_DROPPED:
-            request.head_lines.append(b"%b: %b\r\n" % (name, value))
+            lines.append(b"%b: %b\r\n" % (name, value))
     if request.chunked and request.content_length is not None:
         raise rejected(400, "content-length and transfer-encoding exclude each other")
-    for single in (b"content-length", b"transfer-encoding", b"host", b"authorization", b"content-type"):
-        if seen[single] > 1:
-            raise rejected(400, f"the header {single.decode()} is repeated")
-    if not seen[b"host"] and not request.http_10:
+    if b"host" not in seen and not request.http_10:
         raise rejected(400, "the header host is missing")
     if request.chunked and request.http_10:
         raise rejected(400, "HTTP/1.0 has no transfer-encoding")
+    nominated -= _NEVER_NOMINATED
     if nominated:
-        dropped = tuple(name + b":" for name in nominated - _NEVER_NOMINATED)
-        request.head_lines = [line for line in request.head_lines if not line.lower().startswith(dropped)]
+        dropped = tuple(name + b":" for name in nominated)
+        request.head_lines = [line for line in lines if not line.lower().startswith(dropped)]
 
 
 def _read_field(request: Request, name: bytes, value: bytes, nominated: set[bytes]) -> None:

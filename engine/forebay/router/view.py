@@ -43,22 +43,34 @@ class Discovered:
 class EndpointState:
     """One endpoint and the numbers that move with each request."""
 
-    __slots__ = ("avoid_until_s", "breaker", "draining", "endpoint", "last_pick", "ledger", "ready", "terminating")
+    __slots__ = (
+        "avoid_until_s",
+        "breaker",
+        "draining",
+        "endpoint",
+        "last_pick",
+        "ledger",
+        "ready",
+        "routable",
+        "terminating",
+    )
 
     def __init__(self, endpoint: Endpoint, limits: BreakerLimits) -> None:
         self.endpoint = endpoint
         self.ready = False
         self.terminating = False
         self.draining = False
+        self.routable = False
         self.avoid_until_s = 0.0
         self.last_pick = 0
         self.ledger = Ledger()
         self.breaker = Breaker(limits)
 
-    @property
-    def routable(self) -> bool:
-        """Whether new requests may go here at all; breakers and cool-off times are a matter of preference."""
-        return self.ready and not self.terminating and not self.draining
+    def discovered(self, *, ready: bool, terminating: bool) -> None:
+        """What discovery says about the endpoint now."""
+        self.ready = ready
+        self.terminating = terminating
+        self._weigh()
 
     def avoid(self, until_s: float) -> None:
         """Prefer others until then: it refused a connection, or asked for time with Retry-After."""
@@ -68,6 +80,11 @@ class EndpointState:
         """The engine's answer to the last load poll."""
         self.ledger.poll_answered(report, now_s)
         self.draining = report.draining
+        self._weigh()
+
+    def _weigh(self) -> None:
+        # New requests may go here at all; breakers and cool-off times are a matter of preference.
+        self.routable = self.ready and not self.terminating and not self.draining
 
 
 @dataclass(frozen=True, slots=True)

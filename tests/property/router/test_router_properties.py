@@ -90,8 +90,7 @@ def states(draw: st.DrawFn) -> EndpointState:
     name = draw(st.text(string.ascii_lowercase, min_size=1, max_size=3))
     revision = draw(st.sampled_from(REVISIONS))
     state = EndpointState(Endpoint(name, "10.0.0.1", draw(st.integers(1, 9)), revision), BreakerLimits())
-    state.ready = draw(st.booleans())
-    state.terminating = draw(st.booleans())
+    state.discovered(ready=draw(st.booleans()), terminating=draw(st.booleans()))
     state.avoid_until_s = draw(st.sampled_from([0.0, 200.0]))
     state.last_pick = draw(st.integers(0, 5))
     for _ in range(draw(st.integers(0, 4))):
@@ -139,7 +138,7 @@ def test_open_breakers_never_take_away_more_than_half_of_a_pool(total: int, brok
     pool = []
     for number in range(total):
         state = EndpointState(Endpoint(f"p{number}", "10.0.0.1", 1, "aa"), BreakerLimits())
-        state.ready = True
+        state.discovered(ready=True, terminating=False)
         if number < broken:
             for _ in range(3):
                 state.breaker.failed(99.9)
@@ -233,7 +232,7 @@ def test_a_relayed_chunked_body_is_the_same_however_it_was_read(
     body: tuple[bytes, bytes], cuts: list[int], after: bytes, http_10: bool
 ) -> None:
     payload, wire = body
-    head = ResponseHead(200, b"", (), Framing.CHUNKED, 0, True, True, False, None)
+    head = ResponseHead(200, b"", [], Framing.CHUNKED, 0, True, True, False, None)
     relay = BodyRelay(head, http_10=http_10)
     out = b""
     for piece in cut(wire + after, cuts):
