@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import operator_build as build
-
 from forebay.contract.names import LABEL_REVISION, LABEL_ROLE, ROLE_ENGINE, ROLE_ROUTER, ROUTES_KEY
 from forebay.operator.actions import Apply, Delete, PatchStatus, Plan
 from forebay.operator.conditions import ConditionType, find

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from forebay.api.enginerelease import ConfigKey, EngineRelease
 from forebay.api.modeldeployment import ModelDeploymentSpec
@@ -170,25 +170,27 @@ def served_names(name: str, spec: ModelDeploymentSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name, spec.model_ref.name)))
 
 
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "integer": (int,),
+    "number": (int, float),
+    "string": (str,),
+    "boolean": (bool,),
+    "list": (list,),
+}
+
+
 def _mismatch(entry: ConfigKey, value: Any) -> str | None:
-    kinds: dict[str, tuple[type, ...]] = {
-        "integer": (int,),
-        "number": (int, float),
-        "string": (str,),
-        "boolean": (bool,),
-        "list": (list,),
-    }
-    is_kind = isinstance(value, kinds[entry.type]) and (entry.type == "boolean" or not isinstance(value, bool))
-    if not is_kind:
+    """What the schema says against a value. Python's bool is an int, JSON's is not."""
+    fits = isinstance(value, _KINDS[entry.type]) and isinstance(value, bool) == (entry.type == "boolean")
+    if not fits:
         return f"it must be of type {entry.type}"
     if entry.minimum is not None and value < entry.minimum:
         return f"the smallest value is {entry.minimum:g}"
     if entry.maximum is not None and value > entry.maximum:
         return f"the largest value is {entry.maximum:g}"
-    if entry.values is not None:
-        items = value if entry.type == "list" else [value]
-        if any(item not in entry.values for item in items):
-            return f"use one of: {', '.join(entry.values)}"
+    items = value if entry.type == "list" else [value]
+    if entry.values is not None and any(item not in entry.values for item in items):
+        return f"use one of: {', '.join(entry.values)}"
     return None
 
 

@@ -14,7 +14,6 @@ from forebay.api.modeldeployment import ModelDeployment
 from forebay.contract.names import ROLE_ENGINE, ROLE_ROUTER
 from forebay.contract.wire import Routes, RouteWeight
 from forebay.operator.actions import Action, Plan
-from forebay.operator.conditions import Condition, ConditionType, Reason, find, merge
 from forebay.operator.desired.budgets import budgets
 from forebay.operator.desired.engine import with_replicas
 from forebay.operator.desired.kinds import DEPLOYMENT
@@ -38,7 +37,6 @@ from forebay.operator.snapshot import DeploymentSnapshot, Json
 from forebay.operator.status import Facts, deployment_status, is_settled
 
 __all__ = [
-    "blocked_deployment",
     "reconcile_deployment",
     "reconcile_gpu_class",
     "reconcile_model",
@@ -117,28 +115,6 @@ def reconcile_deployment(snapshot: DeploymentSnapshot, now: datetime) -> Plan:
     actions += patch_if_changed(document, status)
     actions += transitions(document, status)
     return Plan(tuple(actions), _requeue_s(step, facts, change))
-
-
-def blocked_deployment(snapshot: DeploymentSnapshot, reason: Reason, message: str, now: datetime) -> Plan:
-    """Report that the API server refuses what a pass wants to write; `reason` is PERMISSION_DENIED or APPLY_REFUSED.
-
-    Only conditions change: what serves is left as it is.
-    """
-    document = snapshot.deployment
-    if document is None or document["metadata"].get("deletionTimestamp"):
-        return Plan()
-    old = document.get("status") or {}
-    generation = document["metadata"].get("generation", 0)
-    before = old.get("conditions") or []
-    computed = [
-        Condition(ConditionType.READY, "False", reason, message),
-        Condition(ConditionType.STALLED, "True", reason, message),
-    ]
-    servable = find(before, ConditionType.SERVABLE)
-    merged = merge(before, computed, generation, now)
-    conditions = [merged[0], *([dict(servable)] if servable else []), merged[1]]
-    status = {**old, "observedGeneration": generation, "conditions": conditions}
-    return Plan((*patch_if_changed(document, status), *transitions(document, status)))
 
 
 def _look(snapshot: DeploymentSnapshot, document: Json, now: datetime) -> _Pass:

@@ -5,12 +5,12 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from operator_world import World
 
 from forebay.contract.names import engine_name
 from forebay.operator.conditions import ConditionType
 from forebay.operator.reconcile import reconcile_deployment
 from forebay.operator.rollout.plan import Phase, RevisionFacts, RolloutInput, plan_rollout
+from operator_world import World
 
 VARIANTS = (8, 16, 32)
 MACHINE_SETTINGS = settings(

@@ -34,15 +34,20 @@ def override_problem(key: str, value: Any) -> str | None:
     expected = ALLOWED_OVERRIDES[key]
     if not isinstance(value, expected) or not value:
         return f"must be {_TYPE_NAMES[expected.__name__]} that is not empty"
-    if isinstance(value, dict) and key in _TEXT_MAPS and not all(isinstance(item, str) for item in value.values()):
+    match value:
+        case dict():
+            return _map_problem(key, value)
+        case list() if not all(isinstance(item, dict) and item for item in value):
+            return "every entry must be a map that is not empty"
+        case _:
+            return None
+
+
+def _map_problem(key: str, value: Mapping[str, Any]) -> str | None:
+    if key in _TEXT_MAPS and not all(isinstance(item, str) for item in value.values()):
         return "every value must be a string; put quotes around numbers and booleans"
-    if isinstance(value, list) and not all(isinstance(item, dict) and item for item in value):
-        return "every entry must be a map that is not empty"
-    if isinstance(value, dict) and key in {"labels", "annotations"}:
-        own = sorted(name for name in value if name.startswith(_OWN_LABELS))
-        if own:
-            return f"{own[0]} belongs to the operator; use another key"
-    return None
+    own = sorted(name for name in value if name.startswith(_OWN_LABELS)) if key in {"labels", "annotations"} else []
+    return f"{own[0]} belongs to the operator; use another key" if own else None
 
 
 def apply_overrides(template: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
