@@ -25,10 +25,13 @@ def main() -> None:
             report |= {
                 "kubeconfig": str(layout.admin_kubeconfig),
                 "audit_log": str(layout.audit_log),
+                "cgroup": layout.cgroup,
+                "link": layout.link,
                 "node_address": addresses.node,
                 "host_address": addresses.host,
                 "pod_range": addresses.pods,
                 "service_range": addresses.services,
+                "dns_address": addresses.dns_service,
             }
         print(json.dumps(report, indent=1))
     else:

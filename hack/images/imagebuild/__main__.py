@@ -19,6 +19,8 @@ from localcluster.toolchain import user_cache
 from models import MODELS
 
 KEPT_PER_NAME = 4
+# What was built last for this checkout; read by the demo and the cluster tests.
+RECORD = CHECKOUT / ".cache" / "images.json"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -79,6 +81,15 @@ def archive_of(builder: Builder, name: str, recipe: Recipe, folder: Path) -> Pat
     return archive
 
 
+def record(results: dict[str, dict[str, str]]) -> None:
+    """Merges the results into the checkout's record, by a rename."""
+    known: dict[str, dict[str, str]] = json.loads(RECORD.read_text(encoding="utf-8")) if RECORD.exists() else {}
+    RECORD.parent.mkdir(parents=True, exist_ok=True)
+    partial = RECORD.with_suffix(".partial")
+    partial.write_text(json.dumps(known | results, indent=1), encoding="utf-8")
+    partial.rename(RECORD)
+
+
 def main() -> None:
     """Builds what was asked for and prints `name, reference, archive` of each image."""
     arguments = parse_arguments()
@@ -97,6 +108,7 @@ def main() -> None:
                 with stage(f"push {reference}"):
                     builder.push(archive, reference)
             results[name] = {"reference": reference, "archive": str(archive)}
+    record(results)
     if arguments.json:
         print(json.dumps(results, indent=1))
     else:
