@@ -104,7 +104,8 @@ def _bound_problems(schema: Schema, value: Any, path: str) -> Iterator[str]:
         type(value), ("minProperties", "maxProperties")
     )
     if len(value) < schema.get(low, 0):
-        yield f"{path}: Invalid value: should have at least {schema[low]}"
+        unit = "be at least {} chars long" if isinstance(value, str) else "have at least {} items"
+        yield f"{path}: Invalid value: should {unit.format(schema[low])}"
     if high in schema and len(value) > schema[high]:
         yield f"{path}: Too long: may not be more than {schema[high]}"
 
@@ -145,7 +146,7 @@ def _array_problems(schema: Schema, value: list[Any], path: str) -> Iterator[str
     for index, item in enumerate(value):
         identity = item if keys is None else {key: item[key] for key in keys}
         if identity in seen:
-            yield f"{path}[{index}]: Duplicate value: {json.dumps(identity)}"
+            yield f"{path}[{index}]: Duplicate value: {json.dumps(identity, separators=(',', ':'))}"
         seen.append(identity)
 
 
