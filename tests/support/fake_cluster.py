@@ -118,10 +118,12 @@ class FakeCluster:
         return self._apply(stored, intent, (manager, ""), force=force)
 
     def patch_status(
-        self, api_version: str, kind: str, namespace: str | None, name: str, status: Json, manager: str
+        self, api_version: str, kind: str, namespace: str | None, name: str, status: Json, manager: str, version: str
     ) -> Obj:
-        """Server-side apply of the status alone, with force."""
+        """Server-side apply of the status alone, with force, on top of exactly this version."""
         stored = self._existing((api_version, kind, namespace or "", name))
+        if version != stored.obj["metadata"]["resourceVersion"]:
+            raise ApiConflict(f"{kind} {name} has been modified")
         return self._apply(stored, {"kind": kind, "status": dict(status)}, (manager, "status"), force=True)
 
     def set_status(self, obj: Json, status: Json) -> Obj:
@@ -185,7 +187,7 @@ class FakeCluster:
             return stored.obj
         uid = intent.get("metadata", {}).get("uid")
         if uid is not None and uid != stored.obj["metadata"]["uid"]:
-            raise ApiConflict(f"{intent['kind']} has another uid")
+            raise ApplyRefused(f"{intent['kind']}: metadata.uid: field is immutable")
         merger = Merger(intent["kind"])
         fields = merger.leaves(intent)
         live = merger.leaves(stored.obj)

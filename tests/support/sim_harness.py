@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 
 import sim_objects
 from fake_cluster import Change, FakeCluster, Json
-from forebay.contract.errors import ForebayError
 from forebay.contract.names import LABEL_DEPLOYMENT
 from forebay.operator.cluster import DEPLOYMENT_KIND, FOREBAY_API
 from forebay.operator.config import OperatorConfig
 from forebay.operator.controller import Controller, Outside
+from forebay.operator.lease import LeadershipLost
 from forebay.operator.metrics import Metrics
 from sim_network import GOOD, FakeClient, NetworkPolicy, Watch, Write
 from sim_objects import NAME, NAMESPACE, Obj, condition
@@ -25,8 +25,9 @@ from sim_routers import Routers
 from sim_world import World, WorldPolicy
 from virtual_loop import VirtualClock, VirtualLoop, run_virtual
 
-RESYNC_S = 60.0
-QUIET_S = 45.0
+RESYNC_S = 30.0
+QUIET_S = 50.0
+"""Longer than a full look at everything, which is spread over one and a half periods."""
 MAX_SETTLE_S = 1800.0
 CONFIG = OperatorConfig(router_image="forebay/router:0.1.0", resync_s=RESYNC_S, workers=2)
 
@@ -103,12 +104,14 @@ class Simulation:
         self._was_servable = False
         self._floor_applies = True
         self.events: list[str] = []
+        self.broken: Violation | None = None
         self.api.subscribe(self._changed)
         self.world.on_acted(self._check_floor)
 
     async def run(self) -> Result:
         """The whole life; raises `Violation`."""
-        self.api.create(sim_objects.node())
+        node = sim_objects.node()
+        self.api.set_status(self.api.create(node), node["status"])
         self._start()
         for step in self._plan.script:
             await asyncio.sleep(step.delay_s)
@@ -167,8 +170,8 @@ class Simulation:
         if task.cancelled():
             return
         error = task.exception()
-        if not isinstance(error, ForebayError | BaseExceptionGroup):
-            self._loop.call_exception_handler({"message": "controller crashed", "exception": error})
+        if not isinstance(error, LeadershipLost):
+            self._break(f"the controller crashed: {error!r}")
         self.kill(f"ended: {error!r}")
 
     def _wrote(self, write: Write) -> None:
@@ -199,7 +202,7 @@ class Simulation:
     async def _rest(self) -> None:
         """Two full looks at everything later nothing was written."""
         before = self._writes
-        await asyncio.sleep(2.2 * RESYNC_S)
+        await asyncio.sleep(2 * RESYNC_S)
         if self._writes != before:
             raise self.violation("an object at rest was written")
 
@@ -232,13 +235,19 @@ class Simulation:
             if servable == "True" and obj["spec"]["replicas"]:
                 self._was_servable = True
             elif self._was_servable and not self._plan.world.pod_deaths_per_s:
-                raise self.violation(f"Servable became {servable or 'absent'}: {condition(obj, 'Servable')}")
+                self._break(f"Servable became {servable or 'absent'}: {condition(obj, 'Servable')}")
         self._check_floor()
 
     def _check_floor(self) -> None:
         promised = self._was_servable and not self._plan.world.pod_deaths_per_s
         if promised and not self._routers.serves(NAMESPACE, NAME):
-            raise self.violation("requests fail: a ready router reaches no ready engine")
+            self._break("requests fail: a ready router reaches no ready engine")
+
+    def _break(self, what: str) -> None:
+        """A promise was broken inside a callback: keep the first one and end the run."""
+        if self.broken is None:
+            self.broken = self.violation(what)
+            self._loop.stop()
 
     def violation(self, what: str) -> Violation:
         """The error to raise, with everything needed to repeat the run."""
@@ -254,16 +263,10 @@ class Simulation:
 def simulate(plan: Plan) -> Result:
     """Run one plan from start to end; raises `Violation`."""
     loop = VirtualLoop()
-    failures: list[BaseException] = []
-
-    def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-        error = context.get("exception")
-        failures.append(error if isinstance(error, BaseException) else Violation(str(context.get("message"))))
-        loop.stop()
-
-    loop.set_exception_handler(on_error)
+    simulation = Simulation(plan, loop)
     try:
-        return run_virtual(Simulation(plan, loop).run(), loop)
-    except RuntimeError as error:
-        # The loop was stopped by a promise broken inside a callback.
-        raise failures[0] if failures else error from error
+        return run_virtual(simulation.run(), loop)
+    except RuntimeError:
+        if simulation.broken is None:
+            raise
+        raise simulation.broken from None

@@ -106,12 +106,14 @@ class FakeClient:
         await self._write("delete", obj, act)
 
     async def patch_status(
-        self, api_version: str, kind: str, namespace: str | None, name: str, status: Json, manager: str
+        self, api_version: str, kind: str, namespace: str | None, name: str, status: Json, manager: str, version: str
     ) -> Json:
         """See `Cluster`."""
         obj = {"apiVersion": api_version, "kind": kind, "metadata": {"name": name, "namespace": namespace}}
         act = self._api.patch_status
-        return await self._write("status", obj, lambda: act(api_version, kind, namespace, name, status, manager))
+        return await self._write(
+            "status", obj, lambda: act(api_version, kind, namespace, name, status, manager, version)
+        )
 
     async def _write(self, verb: str, obj: Json, act: Callable[[], Obj]) -> Obj:
         await self._pass()

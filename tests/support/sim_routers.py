@@ -57,7 +57,9 @@ class Routers:
         self._view_delay_s = view_delay_s
         self._error_rate = error_rate
         self._views: dict[str, RouterView] = {}
+        self._reached: set[str] = set()
         world.on_moved(self._changed)
+        world.may_be_ready = self._may_be_ready
 
     def calm(self) -> None:
         """Every router answers from now on."""
@@ -70,14 +72,27 @@ class Routers:
         return tuple(self._observe(name) for name, _ in pods)
 
     def serves(self, namespace: str, deployment: str) -> bool:
-        """Whether there is a ready router and each ready router reaches a ready engine by its own view."""
+        """Whether a ready router reaches a ready engine by its own view, and each that ever did still does.
+
+        A router that is new may need a moment to learn of an engine that is just as new.
+        """
         selector = f"{LABEL_DEPLOYMENT}={deployment},{LABEL_ROLE}={ROLE_ROUTER}"
         ready = [
             pod
             for pod in self._api.list("v1", "Pod", namespace, selector)
             if is_pod_ready(pod) and not pod["metadata"].get("deletionTimestamp")
         ]
-        return bool(ready) and all(self._reaches(namespace, self._views.get(p["metadata"]["uid"])) for p in ready)
+        uids = {pod["metadata"]["uid"] for pod in ready}
+        reaching = {uid for uid in uids if self._reaches(namespace, self._views.get(uid))}
+        self._reached |= reaching
+        return bool(reaching) and not (self._reached & uids) - reaching
+
+    def _may_be_ready(self, pod: Obj) -> bool:
+        """A router is ready once it has read its routes and its endpoints."""
+        if pod["metadata"]["labels"].get(LABEL_ROLE) != ROLE_ROUTER:
+            return True
+        view = self._views.get(pod["metadata"]["uid"])
+        return view is not None and view.synced
 
     def _reaches(self, namespace: str, view: RouterView | None) -> bool:
         if view is None or not view.synced:
@@ -106,7 +121,6 @@ class Routers:
         namespace = obj["metadata"]["namespace"]
         if obj["kind"] == "ConfigMap":
             if obj["metadata"]["name"] == routes_name(deployment):
-                self._world.nudge_routers(namespace)
                 self._refresh(namespace, deployment, "routes")
         elif labels.get(LABEL_ROLE) == ROLE_ROUTER:
             if change.type == "DELETED":
@@ -126,7 +140,14 @@ class Routers:
 
     def _refresh_one(self, uid: str, namespace: str, deployment: str, half: str) -> None:
         read = self._read_routes if half == "routes" else self._read_endpoints
-        self._world.soon((half, uid), self._view_delay_s, lambda: read(uid, namespace, deployment))
+
+        def act() -> None:
+            read(uid, namespace, deployment)
+            for pod in self._api.list("v1", "Pod", namespace, f"{LABEL_ROLE}={ROLE_ROUTER}"):
+                if pod["metadata"]["uid"] == uid:
+                    self._world.nudge(pod)
+
+        self._world.soon((half, uid), self._view_delay_s, act)
 
     def _read_routes(self, uid: str, namespace: str, deployment: str) -> None:
         view = self._views.get(uid)

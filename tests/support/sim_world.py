@@ -15,7 +15,6 @@ from typing import Any
 
 from fake_cluster import Change, FakeCluster
 from forebay.contract.errors import ApiGone
-from forebay.contract.names import LABEL_DEPLOYMENT, LABEL_ROLE, ROLE_ROUTER
 
 Obj = dict[str, Any]
 
@@ -48,6 +47,8 @@ class World:
         self._calm = False
         self._moved: list[Callable[[Change], None]] = []
         self._acted: list[Callable[[], None]] = []
+        self.may_be_ready: Callable[[Obj], bool] = lambda _: True
+        """Whether a running pod's readiness probe would succeed; `nudge` asks again."""
         api.subscribe(self._changed)
 
     def on_moved(self, listener: Callable[[Change], None]) -> None:
@@ -190,18 +191,10 @@ class World:
         if not status.get("podIP"):
             self._later(pod, "start", self._policy.start_delay_s / 2, self._start)
         elif not is_pod_ready(pod):
-            if pod["metadata"]["labels"].get(LABEL_ROLE) == ROLE_ROUTER and not self._routes_exist(pod):
-                return
-            if not any("broken" in c.get("image", "") for c in pod["spec"]["containers"]):
+            if self.may_be_ready(pod) and not any("broken" in c.get("image", "") for c in pod["spec"]["containers"]):
                 self._later(pod, "ready", self._policy.start_delay_s, self._become_ready)
         elif self._policy.pod_deaths_per_s and not self._calm:
             self._later(pod, "die", 2 / self._policy.pod_deaths_per_s, self._die)
-
-    def _routes_exist(self, pod: Obj) -> bool:
-        """A router is not ready before it has read its routes; it waits for them in `sim_routers`."""
-        metadata = pod["metadata"]
-        name = f"{metadata['labels'][LABEL_DEPLOYMENT]}-routes"
-        return self.api.get("v1", "ConfigMap", metadata["namespace"], name) is not None
 
     def _later(self, pod: Obj, step: str, delay_s: float, act: Callable[[Obj], None]) -> None:
         metadata = pod["metadata"]
@@ -213,11 +206,10 @@ class World:
 
         self.soon((step, metadata["uid"]), delay_s, run)
 
-    def nudge_routers(self, namespace: str) -> None:
-        """Routes appeared: routers that wait for them may become ready."""
-        for pod in self.api.list("v1", "Pod", namespace, f"{LABEL_ROLE}={ROLE_ROUTER}"):
-            if not pod["metadata"].get("deletionTimestamp"):
-                self._grow(pod)
+    def nudge(self, pod: Obj) -> None:
+        """What the pod waited for may have happened."""
+        if not pod["metadata"].get("deletionTimestamp"):
+            self._grow(pod)
 
     def _start(self, pod: Obj) -> None:
         number = int(pod["metadata"]["name"].rpartition("-")[2])

@@ -120,6 +120,10 @@ class Cluster(Protocol):
         """Delete in the background if the object still has `uid`; an object that is gone is fine."""
 
     async def patch_status(
-        self, api_version: str, kind: str, namespace: str | None, name: str, status: Json, manager: str
+        self, api_version: str, kind: str, namespace: str | None, name: str, status: Json, manager: str, version: str
     ) -> Json:
-        """Server-side apply of the status subresource; `ApiGone` when the object does not exist."""
+        """Server-side apply, with force, of the status of the object at exactly this resourceVersion.
+
+        `ApiConflict` when it has moved on, so that a status never lands on a newer spec or on a namesake; `ApiGone`
+        when the object does not exist.
+        """

@@ -46,18 +46,19 @@ class Executor:
         self._identity = identity
         self._holds_lease = holds_lease
 
-    async def execute(self, actions: Iterable[Action], children: Iterable[Json]) -> Execution:
-        """Perform `actions`; `children` are the live children that the plan was made from.
+    async def execute(self, actions: Iterable[Action], own: Json | None, children: Iterable[Json]) -> Execution:
+        """Perform `actions`; `own` and `children` are the live objects that the plan was made from.
 
         API errors are returned; `LeadershipLost` and `Bug` are raised.
         """
         known = {identity_of(child) for child in children}
+        version = own["metadata"]["resourceVersion"] if own is not None else ""
         done = 0
         for action in actions:
             if not self._holds_lease():
                 raise LeadershipLost("the lease ran out during a pass")
             try:
-                await self._perform(action, known)
+                version = await self._perform(action, known, version)
             except (Bug, LeadershipLost):
                 raise
             except ForebayError as error:
@@ -65,7 +66,8 @@ class Executor:
             done += 1
         return Execution(done)
 
-    async def _perform(self, action: Action, known: set[Identity]) -> None:
+    async def _perform(self, action: Action, known: set[Identity], version: str) -> str:
+        """Perform one action on top of the own object's `version`; returns its version afterwards."""
         match action:
             case Apply():
                 await self._apply(action, known)
@@ -74,11 +76,12 @@ class Executor:
                 _check_child(action.api_version, action.kind)
                 await self._cluster.delete(action.api_version, action.kind, action.namespace, action.name, action.uid)
             case PatchStatus():
-                await self._patch_status(action)
+                return await self._patch_status(action, version)
             case Emit():
                 await self._emit(action)
             case _:
                 assert_never(action)
+        return version
 
     async def _apply(self, action: Apply, known: set[Identity]) -> None:
         obj = action.object
@@ -104,13 +107,14 @@ class Executor:
         if labels.get(LABEL_DEPLOYMENT_UID) != metadata["labels"].get(LABEL_DEPLOYMENT_UID):
             raise ApiConflict(f"{where} still belongs to a deleted deployment")
 
-    async def _patch_status(self, action: PatchStatus) -> None:
+    async def _patch_status(self, action: PatchStatus, version: str) -> str:
+        where = (action.api_version, action.kind, action.namespace, action.name)
         try:
-            await self._cluster.patch_status(
-                action.api_version, action.kind, action.namespace, action.name, action.status, MANAGER_STATUS
-            )
+            written = await self._cluster.patch_status(*where, action.status, MANAGER_STATUS, version)
         except ApiGone:
             log.debug("%s %s is gone; its status is not written", action.kind, action.name)
+            return version
+        return str(written["metadata"]["resourceVersion"])
 
     async def _emit(self, action: Emit) -> None:
         try:

@@ -159,11 +159,11 @@ class KubeCluster:
             return
 
     async def patch_status(
-        self, api_version: str, kind: str, namespace: str | None, name: str, status: Json, manager: str
+        self, api_version: str, kind: str, namespace: str | None, name: str, status: Json, manager: str, version: str
     ) -> Json:
         """See `Cluster`."""
         resource = resource_of(api_version, kind)
-        metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+        metadata = {"name": name, "resourceVersion": version, **({"namespace": namespace} if namespace else {})}
         body = {"apiVersion": api_version, "kind": kind, "metadata": metadata, "status": status}
         params = {"fieldManager": manager, "force": "true"}
         path = f"{_path(resource, namespace, name)}/status"

@@ -69,7 +69,7 @@ class Passes:
         decided: Decided | None = None
         try:
             decided = await self._decide(key)
-            execution = await self._executor.execute(decided.plan.actions, decided.children)
+            execution = await self._executor.execute(decided.plan.actions, decided.own, decided.children)
             if execution.error is not None:
                 await self._report(key, decided, execution.error)
         except LeadershipLost:
@@ -113,7 +113,7 @@ class Passes:
         if status is None:
             return
         patch = PatchStatus(FOREBAY_API, key.kind, key.namespace or None, key.name, status)
-        execution = await self._executor.execute([patch], ())
+        execution = await self._executor.execute([patch], decided.own, ())
         if execution.error is not None:
             log.warning("%s: the refusal could not be reported: %s", key, execution.error)
 
