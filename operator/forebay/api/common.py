@@ -68,7 +68,7 @@ Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Generation = Annotated[int, Field(ge=0, le=2**53)]
 
 _QUANTITY = "([0-9]+[.]?[0-9]*|[.][0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?"
-_QUANTITY_MESSAGE = "must be a positive Kubernetes quantity such as 500m, 2 or 4Gi"
+_QUANTITY_MESSAGE = "must be a Kubernetes quantity that is not negative, such as 500m, 2 or 4Gi"
 _QUANTITY_RULE = matches(_QUANTITY, _QUANTITY_MESSAGE)
 
 Quantity = Annotated[

@@ -96,7 +96,7 @@ class ModelDeploymentSpec(Shape):
     engine_release_ref: ObjectRef
     """The EngineRelease to run."""
     replicas: Replicas | None = None
-    """Engine pods; absent means 1. Set by kubectl scale and autoscalers through the scale subresource."""
+    """Engine pods; absent means 1. kubectl scale sets it; an autoscaler needs it to be set once."""
     cache: Cache | None = None
     """KV cache of each engine."""
     scheduling: Scheduling | None = None

@@ -54,7 +54,8 @@ def structural(model: type[BaseModel], *, without: frozenset[str] = frozenset())
     `without` names top-level fields whose schema the API server owns.
     """
     document = model.model_json_schema(by_alias=True, mode="validation")
-    document["properties"] = {name: field for name, field in document["properties"].items() if name not in without}
+    for name in without:
+        document["properties"].pop(name)
     return _convert(document, _Context(document.get("$defs", {}), path=model.__name__, open_refs=()))
 
 
