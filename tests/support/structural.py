@@ -71,10 +71,8 @@ def _problems(schema: Schema, value: Any, path: str) -> Iterator[str]:
 
 def _shape_problems(schema: Schema, value: Any, path: str) -> Iterator[str]:
     if schema.get("x-kubernetes-int-or-string"):
-        if isinstance(value, bool) or not isinstance(value, int | str):
-            yield f"{path}: Invalid value: must be of type integer or string"
-        else:
-            yield from _bound_problems(schema, value, path)
+        fits = isinstance(value, int | str) and not isinstance(value, bool)
+        yield from _bound_problems(schema, value, path) if fits else [f"{path}: must be of type integer or string"]
         return
     if "type" not in schema:
         return
@@ -92,22 +90,22 @@ def _shape_problems(schema: Schema, value: Any, path: str) -> Iterator[str]:
 
 
 def _bound_problems(schema: Schema, value: Any, path: str) -> Iterator[str]:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if "minimum" in schema and value < schema["minimum"]:
-            yield f"{path}: Invalid value: {value}: should be greater than or equal to {schema['minimum']}"
-        if "maximum" in schema and value > schema["maximum"]:
-            yield f"{path}: Invalid value: {value}: should be less than or equal to {schema['maximum']}"
-        return
-    if not isinstance(value, str | list | dict):
-        return
-    low, high = {str: ("minLength", "maxLength"), list: ("minItems", "maxItems")}.get(
-        type(value), ("minProperties", "maxProperties")
-    )
-    if len(value) < schema.get(low, 0):
-        unit = "be at least {} chars long" if isinstance(value, str) else "have at least {} items"
-        yield f"{path}: Invalid value: should {unit.format(schema[low])}"
-    if high in schema and len(value) > schema[high]:
-        yield f"{path}: Too long: may not be more than {schema[high]}"
+    match value:
+        case bool():
+            return
+        case int() | float():
+            size, low, high, words = value, "minimum", "maximum", "be {} or equal to {}"
+        case str():
+            size, low, high, words = len(value), "minLength", "maxLength", "be at {} {} chars long"
+        case list():
+            size, low, high, words = len(value), "minItems", "maxItems", "have at {} {} items"
+        case _:
+            size, low, high, words = len(value), "minProperties", "maxProperties", "have at {} {} properties"
+    numeric = low == "minimum"
+    if low in schema and size < schema[low]:
+        yield f"{path}: Invalid value: should {words.format('greater than' if numeric else 'least', schema[low])}"
+    if high in schema and size > schema[high]:
+        yield f"{path}: Invalid value: should {words.format('less than' if numeric else 'most', schema[high])}"
 
 
 def _object_problems(schema: Schema, value: dict[str, Any], path: str) -> Iterator[str]:
@@ -132,16 +130,17 @@ def _object_problems(schema: Schema, value: dict[str, Any], path: str) -> Iterat
 
 
 def _array_problems(schema: Schema, value: list[Any], path: str) -> Iterator[str]:
-    before = False
-    for index, item in enumerate(value):
-        for problem in _problems(schema["items"], item, f"{path}[{index}]"):
-            before = True
-            yield problem
-    if before:
-        return
-    keys = schema.get("x-kubernetes-list-map-keys")
+    found = [
+        problem for index, item in enumerate(value) for problem in _problems(schema["items"], item, f"{path}[{index}]")
+    ]
+    # Identities can only be compared where every item has the right shape.
+    yield from found or _duplicates(schema, value, path)
+
+
+def _duplicates(schema: Schema, value: list[Any], path: str) -> Iterator[str]:
     if schema.get("x-kubernetes-list-type") not in {"set", "map"}:
         return
+    keys = schema.get("x-kubernetes-list-map-keys")
     seen: list[Any] = []
     for index, item in enumerate(value):
         identity = item if keys is None else {key: item[key] for key in keys}

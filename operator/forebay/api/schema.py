@@ -103,11 +103,15 @@ def _resolved(node: JsonSchema, context: _Context) -> tuple[JsonSchema, _Context
             context = context.entering(ref)
             node = {**context.defs[ref], **beside}
         else:
-            variants = [variant for variant in node["anyOf"] if variant.get("type") != "null"]
-            if len(variants) != 1:
-                raise context.error("a union is one optional sub-object for each variant, not anyOf")
-            node = {**variants[0], **beside}
+            node = {**_only_variant(node["anyOf"], context), **beside}
     return node, context
+
+
+def _only_variant(variants: list[JsonSchema], context: _Context) -> JsonSchema:
+    present = [variant for variant in variants if variant.get("type") != "null"]
+    if len(present) != 1:
+        raise context.error("a union is one optional sub-object for each variant, not anyOf")
+    return present[0]
 
 
 def _converted_by_type(node: JsonSchema, context: _Context) -> JsonSchema:
