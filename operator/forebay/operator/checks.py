@@ -7,7 +7,6 @@ runs: it becomes the condition `Stalled` with the field and the fix. Called by `
 from collections.abc import Callable
 from fractions import Fraction
 
-from forebay.contract.names import MAX_DEPLOYMENT_NAME
 from forebay.operator.conditions import Reason
 from forebay.operator.desired.overrides import ALLOWED_OVERRIDES, override_problem
 from forebay.operator.effective import Effective, check_release
@@ -69,17 +68,6 @@ def _memory_request(references: References) -> Fraction | None:
     engine = references.deployment.spec.engine
     requests = (engine.resources.requests if engine and engine.resources else None) or {}
     return parse_quantity(requests["memory"]) if "memory" in requests else None
-
-
-def _name_fits(references: References) -> Problem | None:
-    name = references.deployment.metadata.name
-    if len(name) <= MAX_DEPLOYMENT_NAME:
-        return None
-    return Problem(
-        Reason.NAME_TOO_LONG,
-        f"metadata.name: {name} has {len(name)} characters, names of pods allow "
-        f"{MAX_DEPLOYMENT_NAME}; use a shorter one",
-    )
 
 
 def _licence_is_accepted(references: References) -> Problem | None:
@@ -155,7 +143,6 @@ def _pod_overrides_are_allowed(references: References) -> Problem | None:
 
 
 CHECKS: tuple[Check, ...] = (
-    _name_fits,
     _licence_is_accepted,
     _precision_on_class,
     _release_is_sound,

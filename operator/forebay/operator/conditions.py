@@ -63,7 +63,6 @@ class Reason(enum.StrEnum):
     # The spec cannot be realised as written.
     INVALID_SPEC = "InvalidSpec"
     INVALID_REFERENCE = "InvalidReference"
-    NAME_TOO_LONG = "NameTooLong"
     LICENSE_NOT_ACCEPTED = "LicenseNotAccepted"
     PRECISION_NOT_IN_MODEL = "PrecisionNotInModel"
     PRECISION_NOT_ON_GPU_CLASS = "PrecisionNotOnGPUClass"
@@ -101,7 +100,6 @@ SPEC_PROBLEM = frozenset(
     {
         Reason.INVALID_SPEC,
         Reason.INVALID_REFERENCE,
-        Reason.NAME_TOO_LONG,
         Reason.LICENSE_NOT_ACCEPTED,
         Reason.PRECISION_NOT_IN_MODEL,
         Reason.PRECISION_NOT_ON_GPU_CLASS,

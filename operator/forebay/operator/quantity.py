@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from forebay.contract.errors import InvalidSpec
 
-_QUANTITY = re.compile(r"(\d+\.?\d*|\.\d+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?\d+)?")
+_QUANTITY = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?")
 _FACTORS: dict[str, Fraction] = {
     "": Fraction(1),
     "m": Fraction(1, 1000),
