@@ -24,7 +24,7 @@ def smollm2_gguf() -> Path:
 
 
 def smollm2_directory() -> Path:
-    """Path of the fp32 Hugging Face directory with the same weights and tokenizer; takes half a minute the first time."""
+    """Path of the fp32 Hugging Face directory with the same weights and tokenizer; made in half a minute at first."""
     source = smollm2_gguf()
     with source.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()

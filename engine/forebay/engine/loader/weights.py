@@ -5,6 +5,7 @@ out only when it is asked for, so a load holds one copy of the weights plus what
 threads. Only the core process imports this module: it needs torch.
 """
 
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -111,6 +112,11 @@ class SafetensorsTensors:
         files = sorted(folder.glob("*.safetensors"))
         if not files:
             raise InvalidSpec(f"{folder} has no .safetensors files; convert the weights to safetensors", field=FIELD)
+        for shard in _indexed_shards(folder):
+            if not (folder / shard).is_file():
+                raise InvalidSpec(
+                    f"{folder / shard} is missing although the index lists it; fetch it again", field=FIELD
+                )
         self._files: Mapping[str, Any] = {file.name: _open_safetensors(file) for file in files}
         self._place = {name: file for file, handle in self._files.items() for name in handle.keys()}  # noqa: SIM118 - not a dict
 
@@ -131,6 +137,16 @@ class SafetensorsTensors:
                 field=FIELD,
             )
         return values
+
+
+def _indexed_shards(folder: Path) -> list[str]:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return []
+    try:
+        return sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidSpec(f"{index} is not a safetensors index ({error}); fetch it again", field=FIELD) from error
 
 
 def _open_safetensors(file: Path) -> Any:
