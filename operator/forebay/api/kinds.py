@@ -67,7 +67,6 @@ KINDS: tuple[Kind, ...] = (
         namespaced=True,
         columns=(
             _READY,
-            Column("Precisions", ".spec.checkpoints[*].precision"),
             Column("License", ".spec.license.spdx"),
             Column("Accepted", ".spec.license.accepted", type="boolean"),
             _REASON,
