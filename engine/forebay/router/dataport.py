@@ -266,6 +266,8 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, answer: Answer) -> None:
         """Answer and end: say it, close our side, and drain the client's for a moment so that it can read."""
         self._refusal = None
+        if self._reading is not None:
+            self._let_go(self._reading)
         self._gateway.answered_here(b"", answer)
         self.send(answer.render(request_id=b"", close=True, head_only=False))
         self._ending = True

@@ -278,7 +278,7 @@ class RequestReader:
         request = Request(method, _origin_form(self._url))
         request.http_10 = self._parser.get_http_version() == "1.0"
         if self._parser.get_http_version() not in ("1.0", "1.1"):
-            raise rejected(505, "only HTTP/1.0 and HTTP/1.1 are spoken here")
+            raise rejected(400, "only HTTP/1.0 and HTTP/1.1 are spoken here")
         request.keep_alive = bool(self._parser.should_keep_alive()) and not request.http_10
         _read_fields(request, self._headers)
         self._headers = []
@@ -339,7 +339,7 @@ def _read_field(request: Request, name: bytes, value: bytes, nominated: set[byte
             request.content_length = int(value)
         case b"transfer-encoding":
             if value.lower() != b"chunked":
-                raise rejected(501, "transfer-encoding must be chunked")
+                raise rejected(400, "transfer-encoding must be chunked")
             request.chunked = True
         case b"connection":
             nominated.update(token.strip().lower() for token in value.split(b",") if token.strip())
