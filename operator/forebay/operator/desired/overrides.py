@@ -46,6 +46,8 @@ def override_problem(key: str, value: Any) -> str | None:
 def _map_problem(key: str, value: Mapping[str, Any]) -> str | None:
     if key in _TEXT_MAPS and not all(isinstance(item, str) for item in value.values()):
         return "every value must be a string; put quotes around numbers and booleans"
+    if key == "affinity":
+        return _affinity_problem(value)
     own = sorted(name for name in value if name.startswith(_OWN_LABELS)) if key in {"labels", "annotations"} else []
     return f"{own[0]} belongs to the operator; use another key" if own else None
 
@@ -66,8 +68,42 @@ def apply_overrides(template: dict[str, Any], overrides: Mapping[str, Any]) -> d
                 metadata["annotations"] = {**value, **metadata.get("annotations", {})}
             case "nodeSelector":
                 spec[key] = {**value, **spec.get(key, {})}
+            case "affinity":
+                spec[key] = merge_affinity(spec.get(key, {}), value)
             case "tolerations" | "imagePullSecrets":
                 spec[key] = [*spec.get(key, []), *(item for item in value if item not in spec.get(key, []))]
             case _:
                 spec[key] = value
     return {"metadata": metadata, "spec": spec}
+
+
+def merge_affinity(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """The user's affinity, with the products of the class required in every alternative that it allows."""
+    merged = {**ours, **theirs}
+    if not ours or "nodeAffinity" not in theirs:
+        return merged
+    (product,) = ours["nodeAffinity"][_REQUIRED]["nodeSelectorTerms"]
+    node = dict(theirs["nodeAffinity"])
+    terms = node.get(_REQUIRED, {}).get("nodeSelectorTerms") or [{}]
+    node[_REQUIRED] = {
+        "nodeSelectorTerms": [
+            {**term, "matchExpressions": [*term.get("matchExpressions", []), *product["matchExpressions"]]}
+            for term in terms
+        ]
+    }
+    return {**merged, "nodeAffinity": node}
+
+
+_REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def _affinity_problem(value: Mapping[str, Any]) -> str | None:
+    """Whether the parts that `merge_affinity` walks through have the shape of a pod's affinity."""
+    node = value.get("nodeAffinity", {})
+    required = node.get(_REQUIRED, {}) if isinstance(node, dict) else None
+    terms = required.get("nodeSelectorTerms", []) if isinstance(required, dict) else None
+    if not isinstance(terms, list) or not all(isinstance(term, dict) for term in terms):
+        return f"nodeAffinity.{_REQUIRED}.nodeSelectorTerms must be a list of maps"
+    if not all(isinstance(term.get("matchExpressions", []), list) for term in terms):
+        return "matchExpressions must be a list"
+    return None
