@@ -29,6 +29,9 @@ _PULL_REASONS: Final = frozenset(
 _CONFIG_REASONS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _MOUNT_EVENTS: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
 
+LOOP_RESTARTS: Final = 3
+"""Restarts from which a container that is not ready counts as looping also while it tries again."""
+
 
 def refused(workloads: Iterable[Json]) -> Problem | None:
     """Why the API server does not accept the pods of a Deployment, or None."""
@@ -117,7 +120,8 @@ def _diagnose_container(pod: str, container: Json) -> Problem | None:
         return Problem(
             Reason.FETCH_FAILED, f"{where} could not download the weights: {last}; check the source of the Model"
         )
-    if reason == "CrashLoopBackOff":
+    # Between two attempts of a loop the container runs for a while; the report must not flicker with it.
+    if reason == "CrashLoopBackOff" or int(container.get("restartCount", 0)) >= LOOP_RESTARTS:
         return Problem(
             Reason.CRASH_LOOP, f"{where} keeps failing: {last}; read its log with kubectl logs {pod} --previous"
         )

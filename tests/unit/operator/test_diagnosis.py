@@ -72,6 +72,14 @@ def test_a_first_failure_that_the_kubelet_still_retries_is_no_crash_loop() -> No
     assert diagnose([_pod(containerStatuses=[{"name": "engine", "state": _ended("Error", "oops")}])], []) is None
 
 
+def test_a_loop_stays_a_loop_while_the_container_tries_again() -> None:
+    again = {"name": "engine", "state": {"running": {}}, "lastState": _ended("Error", "oops"), "restartCount": 3}
+    problem = diagnose([_pod(containerStatuses=[again])], [])
+    assert problem is not None
+    assert problem.reason is Reason.CRASH_LOOP
+    assert diagnose([_pod(containerStatuses=[{**again, "restartCount": 1}])], []) is None
+
+
 def test_a_container_that_ended_well_is_no_problem() -> None:
     ended = [{"name": "fetch-model", "state": _ended("Completed", code=0)}]
     assert diagnose([_pod(initContainerStatuses=ended)], []) is None
