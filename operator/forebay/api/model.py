@@ -106,10 +106,10 @@ class HttpSource(Shape):
 
 
 class HostPathSource(Shape):
-    """A file or folder on the node, for development and tests; restricted namespaces refuse such pods."""
+    """A folder on the node, for development and tests; restricted namespaces refuse such pods."""
 
     path: AbsolutePath
-    """Absolute path on the node."""
+    """Absolute path of the folder that holds the model files."""
 
 
 class Source(Shape):
@@ -124,7 +124,7 @@ class Source(Shape):
     http: HttpSource | None = None
     """A file on a web server."""
     host_path: HostPathSource | None = None
-    """A path on the node."""
+    """A folder on the node."""
 
     rules = (
         exactly_one(
