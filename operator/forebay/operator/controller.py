@@ -81,9 +81,12 @@ class Controller:
 
     async def _work(self) -> None:
         self.probe.leading()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(work(self.queue, self._passes, self.probe, self._config.workers))
-            group.create_task(self._sweep_for_ever())
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(work(self.queue, self._passes, self.probe, self._config.workers))
+                group.create_task(self._sweep_for_ever())
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
 
     async def _sweep_for_ever(self) -> None:
         spread_s = 0.0

@@ -117,6 +117,8 @@ def difference(desired: Json, observed: Json | None) -> str | None:
 
 def first_change(desired: Any, observed: Any, path: str = "") -> str | None:
     """Path of the first rendered field whose observed value differs, or None."""
+    if desired == observed:
+        return None
     name = path.rpartition(".")[2]
     if isinstance(desired, Mapping):
         if not isinstance(observed, Mapping):

@@ -81,7 +81,8 @@ def plan_rollout(given: RolloutInput) -> RolloutStep:
     facts = {item.revision: item for item in given.revisions}
     target = facts.get(given.target, RevisionFacts(given.target, stored=True, exists=False))
     current = facts.get(given.serving) if given.serving is not None else None
-    if current is None or not _is_protected(given, current):
+    asleep = given.replicas == 0 and target.exists and given.serving == target.revision
+    if current is None or not (asleep or _is_protected(given, current)):
         return _step(given, target.revision, Phase.STARTING)
     if current.revision == target.revision:
         return _step(given, target.revision, _settled_phase(given, target))
