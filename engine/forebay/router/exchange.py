@@ -1,12 +1,11 @@
 """One request's way through the router: dispatch, retries, relay, and its end on every path.
 
-Driven by callbacks only, without a task of its own. Phases move by the table below. Whatever happens, the lease is
+Driven by callbacks only, without a task of its own. Phases move by the table in `phase`. Whatever happens, the lease is
 closed, the upstream connection is either back in the pool or aborted, and the client side hears exactly one of
 `answered`, `finished` and `cut`, or has itself called `cancel`.
 """
 
 import asyncio
-import enum
 import logging
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from forebay.router.gateway import RETRY_AFTER_S, Admission, Gateway
 from forebay.router.heads import ResponseHead
 from forebay.router.leases import Lease
 from forebay.router.metrics import ROUTES
+from forebay.router.phase import MOVES, Phase
 from forebay.router.policy import Choice, Refusal
 from forebay.router.relay import BodyRelay
 from forebay.router.request import Request
@@ -25,25 +25,6 @@ from forebay.router.upstream import UpstreamConnection
 from forebay.router.view import EndpointState
 
 LOG = logging.getLogger(__name__)
-
-
-class Phase(enum.IntEnum):
-    """Where an exchange is; the names are metric labels, the numbers index the table of moves."""
-
-    CONNECT = 0
-    HEADERS = 1
-    FIRST_CHUNK = 2
-    BODY = 3
-    DONE = 4
-
-
-_MOVES = (
-    (Phase.CONNECT, Phase.HEADERS, Phase.DONE),
-    (Phase.CONNECT, Phase.FIRST_CHUNK, Phase.DONE),
-    (Phase.BODY, Phase.DONE),
-    (Phase.DONE,),
-    (),
-)
 
 
 class Downstream(Protocol):
@@ -69,6 +50,7 @@ class Exchange:
         "_admission",
         "_attempt_s",
         "_client",
+        "_close",
         "_connecting",
         "_connection",
         "_gateway",
@@ -105,6 +87,7 @@ class Exchange:
         self._head: ResponseHead | None = None
         self._relay: BodyRelay | None = None
         self._paused = False
+        self._close = False
 
     def start(self) -> None:
         """Dispatch the request."""
@@ -266,6 +249,8 @@ class Exchange:
         self._held = b""
         self._move(Phase.CONNECT)
         if failure is Failure.RESET_REUSED:
+            # Where one idle connection was stale the others may be; the second attempt must not meet another.
+            gateway.pool.drop(self._state or target)
             gateway.pool.drop(target)
         self._use(target)
         return True
@@ -312,12 +297,14 @@ class Exchange:
         self._head = head
         relay = self._relay = BodyRelay(head, http_10=self._request.http_10)
         self._move(Phase.FIRST_CHUNK)
+        # Decided once: a connection whose head promised to stay must not be closed under the next request.
+        self._close = self._gateway.draining or not self._request.keep_alive
         out = heads.client_head(
             head,
             request_id=self._request.request_id,
             revision=state.endpoint.revision,
             endpoint=state.endpoint.pod,
-            close=self._closes(),
+            close=self._close,
             chunked=relay.chunked_out,
         )
         if rest and not relay.done:
@@ -347,9 +334,6 @@ class Exchange:
 
     # The end.
 
-    def _closes(self) -> bool:
-        return self._gateway.draining or not self._request.keep_alive
-
     def _complete(self) -> None:
         """The answer was relayed to its end; surplus bytes make the engine's connection useless."""
         head, relay, connection = self._head, self._relay, self._connection
@@ -360,9 +344,8 @@ class Exchange:
             if self._paused:
                 connection.resume()
             self._gateway.pool.give_back(connection, self._gateway.now())
-        close = self._closes()
         self._end(f"{head.status // 100}xx")
-        self._client.finished(close=close)
+        self._client.finished(close=self._close)
 
     def _release(self) -> None:
         """Give back what the current attempt holds."""
@@ -388,7 +371,7 @@ class Exchange:
             self._client.answered(answer)
 
     def _move(self, phase: Phase) -> None:
-        assert phase in _MOVES[self._phase], f"exchange moves from {self._phase} to {phase}"  # noqa: S101
+        assert phase in MOVES[self._phase], f"exchange moves from {self._phase} to {phase}"  # noqa: S101
         self._phase = phase
 
 

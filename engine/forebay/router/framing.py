@@ -62,19 +62,14 @@ class ChunkedScanner:
         block = self._held + data if held else data
         self._held = b""
         payload: list[bytes] = []
-        position = 0
-        while position < len(block) and self._at is not _At.DONE:
+        position, complete = 0, True
+        while complete and position < len(block) and self._at is not _At.DONE:
             if self._at is _At.DATA:
-                piece = block[position : position + self._left]
+                piece = self._data(block, position)
                 payload.append(piece)
                 position += len(piece)
-                self._left -= len(piece)
-                if not self._left:
-                    self._at = _At.DATA_END
-                continue
-            position, complete = self._line(block, position)
-            if not complete:
-                break
+            else:
+                position, complete = self._line(block, position)
         whole = began_between and self._at in (_At.SIZE, _At.DONE) and not self._held
         return Scan(position - held, tuple(payload), whole)
 
@@ -97,6 +92,13 @@ class ChunkedScanner:
                 return False
             position += 2
         return True
+
+    def _data(self, block: bytes, start: int) -> bytes:
+        piece = block[start : start + self._left]
+        self._left -= len(piece)
+        if not self._left:
+            self._at = _At.DATA_END
+        return piece
 
     def _line(self, block: bytes, start: int) -> tuple[int, bool]:
         """Read one CRLF line at `start`; (new position, whether it was complete). An incomplete one is held."""

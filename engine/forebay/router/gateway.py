@@ -108,13 +108,9 @@ class Gateway:
             return self._reject("unauthorized", answers.error(401, text, "invalid_api_key"))
         if request.content_encoding not in (b"", b"identity"):
             return self._reject("malformed", answers.error(415, "Request bodies must not be compressed."))
-        if request.method in (b"GET", b"HEAD") and (path == b"/v1/models" or path.startswith(_MODEL)):
+        if request.method in (b"GET", b"HEAD") and path.startswith(b"/v1/models"):
             return self._models(path)
-        size = request.content_length or 0
-        if self.buffered_bytes + size > self.settings.max_buffered_bytes:
-            text = "Too many request bodies are being held; try again soon."
-            return self._reject("limit", answers.error(503, text, "overloaded", retry_after_s=RETRY_AFTER_S))
-        return None
+        return self._make_room(request.content_length or 0)
 
     def admit(self, request: Request) -> Admission | Answer:
         """Read the body's facts and apply the limits of its key."""
@@ -146,10 +142,16 @@ class Gateway:
         if self.streams[client or ""] <= 0:
             del self.streams[client or ""]
 
+    def _make_room(self, size: int) -> Answer | None:
+        if self.buffered_bytes + size <= self.settings.max_buffered_bytes:
+            return None
+        text = "Too many request bodies are being held; try again soon."
+        return self._reject("limit", answers.error(503, text, "overloaded", retry_after_s=RETRY_AFTER_S))
+
     def _models(self, path: bytes) -> Answer:
         routes = self.fleet.view.routes
         names = routes.models if routes else ()
-        if path == b"/v1/models":
+        if not path.startswith(_MODEL):
             return answers.models(names, self._started_s)
         name = unquote_to_bytes(path[len(_MODEL) :]).decode("utf-8", "replace")
         return answers.model(name, names, self._started_s)

@@ -80,17 +80,10 @@ def parse_response_head(head: bytes, *, to_head_request: bool) -> ResponseHead:
     fields = _Fields(set(), close=match.group(1) == b"0")
     lines = [line for line in raw if _keep(line, fields)]
     status = int(match.group(2))
-    if len(fields.lengths) > 1 or (fields.lengths and fields.chunked):
-        raise UpstreamFault("upstream sent conflicting body lengths")
     if to_head_request or status in (204, 304) or status < 200:
         framing, length = Framing.EMPTY, 0
-    elif fields.chunked:
-        framing, length = Framing.CHUNKED, 0
-    elif fields.lengths:
-        length = int(next(iter(fields.lengths)))
-        framing = Framing.LENGTH if length else Framing.EMPTY
     else:
-        framing, length = Framing.CLOSE, 0
+        framing, length = _framing(fields)
     return ResponseHead(
         status=status,
         status_line=b"HTTP/1.1" + status_line[8:],
@@ -102,6 +95,18 @@ def parse_response_head(head: bytes, *, to_head_request: bool) -> ResponseHead:
         has_request_id=fields.has_request_id,
         retry_after_s=fields.retry_after_s,
     )
+
+
+def _framing(fields: _Fields) -> tuple[Framing, int]:
+    """How the end of the body is known, and its length where that is how."""
+    if len(fields.lengths) > 1 or (fields.lengths and fields.chunked):
+        raise UpstreamFault("upstream sent conflicting body lengths")
+    if fields.chunked:
+        return Framing.CHUNKED, 0
+    if not fields.lengths:
+        return Framing.CLOSE, 0
+    length = int(next(iter(fields.lengths)))
+    return (Framing.LENGTH if length else Framing.EMPTY), length
 
 
 def _keep(line: bytes, fields: _Fields) -> bool:

@@ -29,7 +29,7 @@ class Metrics:
 
     def __init__(self) -> None:
         registry = self.registry = Registry()
-        counter, gauge, histogram = registry.counter, registry.gauge, registry.histogram
+        counter, histogram = registry.counter, registry.histogram
         self.requests = counter(
             "forebay_router_requests_total",
             "Requests ended, by route and code class; 499 means the client left",
@@ -70,6 +70,10 @@ class Metrics:
         self.relayed_bytes = 0
         relayed = counter("forebay_router_relayed_bytes_total", "Answer bytes relayed to clients")
         relayed.read_with(lambda: self.relayed_bytes)
+        self._add_state(registry)
+
+    def _add_state(self, registry: Registry) -> None:
+        counter, gauge = registry.counter, registry.gauge
         self.connects = counter("forebay_router_upstream_connects_total", "Connections opened to engines")
         self.connections = gauge("forebay_router_connections", "Open client connections")
         self.inflight = gauge("forebay_router_inflight_requests", "Requests at engines")

@@ -313,25 +313,34 @@ def _read_fields(request: Request, headers: list[tuple[bytes, bytes]]) -> None:
     for name, value in headers:
         lower = name.lower()
         if lower in _DECIDING:
-            if lower in _SINGLE and lower in seen:
-                raise rejected(400, f"the header {lower.decode()} is repeated")
-            seen.add(lower)
-            _read_field(request, lower, value, nominated)
+            _read_field(request, lower, value, seen, nominated)
         if lower not in _UPSTREAM_DROPPED:
             lines.append(b"%b: %b\r\n" % (name, value))
-    if request.chunked and request.content_length is not None:
-        raise rejected(400, "content-length and transfer-encoding exclude each other")
-    if b"host" not in seen and not request.http_10:
-        raise rejected(400, "the header host is missing")
-    if request.chunked and request.http_10:
-        raise rejected(400, "HTTP/1.0 has no transfer-encoding")
+    _check_together(request, seen)
     nominated -= _NEVER_NOMINATED
     if nominated:
         dropped = tuple(name + b":" for name in nominated)
         request.head_lines = [line for line in lines if not line.lower().startswith(dropped)]
 
 
-def _read_field(request: Request, name: bytes, value: bytes, nominated: set[bytes]) -> None:
+def _once(name: bytes, seen: set[bytes]) -> None:
+    if name in _SINGLE and name in seen:
+        raise rejected(400, f"the header {name.decode()} is repeated")
+    seen.add(name)
+
+
+def _check_together(request: Request, seen: set[bytes]) -> None:
+    """Refuse fields that are fine alone and leave doubt together."""
+    if request.chunked and request.content_length is not None:
+        raise rejected(400, "content-length and transfer-encoding exclude each other")
+    if b"host" not in seen and not request.http_10:
+        raise rejected(400, "the header host is missing")
+    if request.chunked and request.http_10:
+        raise rejected(400, "HTTP/1.0 has no transfer-encoding")
+
+
+def _read_field(request: Request, name: bytes, value: bytes, seen: set[bytes], nominated: set[bytes]) -> None:
+    _once(name, seen)
     match name:
         case b"content-length":
             if not _DIGITS.fullmatch(value):
