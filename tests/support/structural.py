@@ -12,6 +12,9 @@ from typing import Any
 
 import cel
 
+from forebay.api.quantity import parse_quantity
+from forebay.contract.errors import InvalidSpec
+
 Schema = dict[str, Any]
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -34,10 +37,22 @@ def evaluate_cel(expression: str, value: Any) -> bool:
     """The CEL expression over `self`; an error of the evaluation counts as false, as in the API server."""
     context = cel.Context()
     context.add_variable("self", value)
+    # Kubernetes' own CEL library, as far as the rules use it; amounts are doubles here.
+    context.add_function("isQuantity", _is_quantity)
+    context.add_function("quantity", lambda text: float(parse_quantity(text)))
+    context.add_function("compareTo", lambda left, right: (left > right) - (left < right))
     try:
         return _program(expression).execute(context) is True
     except (RuntimeError, TypeError, ValueError):
         return False
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        parse_quantity(text)
+    except InvalidSpec:
+        return False
+    return True
 
 
 @functools.cache

@@ -4,10 +4,12 @@ Precisions and architectures are closed sets. An architecture is a family and ma
 least" would be wrong, because a newer family can lack what an older one has.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from forebay.api.quantity import QUANTITY_PATTERN, parse_quantity
 from forebay.api.rules import Rule, matches
 from forebay.api.shape import (
     ATOMIC_LIST,
@@ -67,9 +69,8 @@ Bytes = Annotated[int, Field(ge=1, le=2**53)]
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Generation = Annotated[int, Field(ge=0, le=2**53)]
 
-_QUANTITY = "([0-9]+[.]?[0-9]*|[.][0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?"
 _QUANTITY_MESSAGE = "must be a Kubernetes quantity that is not negative, such as 500m, 2 or 4Gi"
-_QUANTITY_RULE = matches(_QUANTITY, _QUANTITY_MESSAGE)
+_QUANTITY_RULE = matches(QUANTITY_PATTERN, _QUANTITY_MESSAGE)
 
 Quantity = Annotated[
     int | Annotated[str, Field(max_length=32)],
@@ -91,6 +92,11 @@ Quantities = Annotated[
         holds=lambda value: all(name in RESOURCE_NAMES for name in value),
     ),
 ]
+
+
+def _requests_fit(requests: Mapping[str, int | str], limits: Mapping[str, int | str]) -> bool:
+    both = requests.keys() & limits.keys()
+    return all(parse_quantity(requests[name]) <= parse_quantity(limits[name]) for name in both)
 
 
 class ObjectRef(Shape):
@@ -116,6 +122,17 @@ class Resources(Shape):
     """What the scheduler reserves."""
     limits: Quantities | None = None
     """What the container may use at most."""
+
+    rules = (
+        Rule(
+            expr="!has(self.requests) || !has(self.limits) || self.requests.all(name, !(name in self.limits) || "
+            "!isQuantity(string(self.requests[name])) || !isQuantity(string(self.limits[name])) || "
+            "quantity(string(self.requests[name])).compareTo(quantity(string(self.limits[name]))) <= 0)",
+            message="requests must not be above limits; lower the request or raise the limit of the same resource",
+            holds=lambda value: _requests_fit(value.requests or {}, value.limits or {}),
+            field_path=".requests",
+        ),
+    )
 
 
 class Toleration(Shape):
