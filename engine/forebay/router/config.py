@@ -91,7 +91,7 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     seconds = {
         "drain": (5.0, "after SIGTERM, keep accepting this long while readiness is off"),
-        "grace": (120.0, "after that, wait at most this long for requests in flight"),
+        "grace": (3600.0, "after that, wait at most this long for requests in flight; a pod ends sooner by its own"),
         "header-timeout": (15.0, "for a request head to arrive; then 408"),
         "body-timeout": (120.0, "for a request body to arrive; then 408"),
         "idle-timeout": (75.0, "for an idle client connection"),
