@@ -63,7 +63,7 @@ class FakeWatch:
         application = web.Application()
         for path in self.objects:
             application.router.add_get(path, self._serve)
-        self._runner = web.AppRunner(application, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         await self.start(0)
         return self

@@ -4,6 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from fake_watch import CONFIG_MAPS, SLICES, FakeWatch, routes_map, slice_of
 from forebay.router.discovery import follow_kubernetes
@@ -147,3 +150,18 @@ async def test_a_refused_list_says_what_is_missing_and_goes_on_trying(tmp_path: 
             api.refuse_with = 0
             api.put(CONFIG_MAPS, routes_map(1, ("aa", 1)))
             await until(lambda: epoch(fleet) == 1, deadline_s=8)
+
+
+@pytest.mark.parametrize(
+    "event", [{"type": "ADDED"}, {"type": "ADDED", "object": {"metadata": 7}}, {"object": {}}, {}, {"type": 1}], ids=str
+)
+@on_uvloop
+async def test_an_event_without_the_shape_of_its_kind_breaks_the_watch_and_nothing_else(
+    tmp_path: Path, event: dict[str, Any]
+) -> None:
+    async with FakeWatch() as api, following(api, tmp_path) as (fleet, metrics):
+        await until(lambda: api.watching == 2)
+        api.send(SLICES, event)
+        await until(lambda: metrics.discovery_errors.values[("endpoints",)] == 1)
+        api.put(SLICES, slice_of("aa", ("p1", "10.0.0.1")))
+        await until(lambda: len(known(fleet)) == 1)

@@ -47,6 +47,10 @@ class Collection:
     apply: Callable[[Objects], None]
 
 
+# What ends a list or a watch: the network, an answer that is not 200, an object without the shape of its kind.
+_BREAKS = (aiohttp.ClientError, OSError, ForebayError, ValueError, LookupError, TypeError, AttributeError)
+
+
 class Watcher:
     """Follows one collection until cancelled."""
 
@@ -70,7 +74,7 @@ class Watcher:
                 version = await self._list()
                 self._metrics.discovery_up.set(1, source)
                 await self._watch(version)
-            except (aiohttp.ClientError, OSError, TimeoutError, ForebayError, ValueError) as error:
+            except _BREAKS as error:
                 self._metrics.discovery_errors.inc(source)
                 self._metrics.discovery_up.set(0, source)
                 LOG.warning("watching %s broke, keeping what is known: %r", source, error)

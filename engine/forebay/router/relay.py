@@ -18,7 +18,7 @@ class BodyRelay:
         self._framing = head.framing
         self._plain = http_10
         self._left = head.length
-        self._scanner = ChunkedScanner(decode=http_10)
+        self._scanner = ChunkedScanner(decode=http_10) if head.framing is Framing.CHUNKED else None
         self.done = head.framing is Framing.EMPTY
         self.surplus = False
 
@@ -30,8 +30,8 @@ class BodyRelay:
     def feed(self, data: bytes) -> bytes:
         """Bytes for the client from one read; raises `UpstreamFault` on malformed coding."""
         framing = self._framing
-        if framing is Framing.CHUNKED:
-            return self._chunked(data)
+        if self._scanner is not None:
+            return self._chunked(self._scanner, data)
         if framing is Framing.LENGTH:
             return self._counted(data)
         if framing is Framing.CLOSE:
@@ -52,8 +52,7 @@ class BodyRelay:
             return b""
         return event if self._plain else as_chunk((event,))
 
-    def _chunked(self, data: bytes) -> bytes:
-        scanner = self._scanner
+    def _chunked(self, scanner: ChunkedScanner, data: bytes) -> bytes:
         scan = scanner.feed(data)
         self.done = scanner.done
         self.surplus = scan.consumed < len(data)
