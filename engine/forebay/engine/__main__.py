@@ -1,0 +1,158 @@
+"""Command line of the engine: serve, describe, fetch, drain.
+
+Flags of `serve` are the configuration keys; their texts are parsed by `config.py`, so that a mistake reads the same
+from a flag as from a file. Errors of the user are one line on standard error and exit code 2.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from forebay.contract.errors import ForebayError, InvalidSpec
+from forebay.contract.names import PORT_ENGINE
+from forebay.engine.cgroup import read_machine
+from forebay.engine.config import (
+    KEYS,
+    KEYS_BY_NAME,
+    Environment,
+    file_layer,
+    flag_layer,
+    merge,
+    read_environment,
+    release_layer,
+    suggestion,
+)
+from forebay.engine.describe import ARCHITECTURES, engine_release, to_yaml
+from forebay.engine.drain import drain
+from forebay.engine.fetch import DEFAULT_MAX_BYTES, check_http, fetch_hugging_face, fetch_http
+
+EXIT_USAGE = 2
+_ARCHITECTURE = "cpu"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(given)
+    try:
+        if unknown:
+            raise _unknown_flag(unknown[0])
+        return int(arguments.run(arguments))
+    except ForebayError as error:
+        print(f"forebay-engine: {error.message}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="forebay-engine", description="LLM inference engine", allow_abbrev=False)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serving = commands.add_parser("serve", help="serve a model over HTTP", allow_abbrev=False)
+    serving.set_defaults(run=_serve)
+    serving.add_argument("--config", metavar="FILE", help="JSON file of configuration keys")
+    for key in KEYS:
+        serving.add_argument(key.flag, dest=key.name, metavar=key.kind.upper(), help=f"{key.description}")
+    describing = commands.add_parser("describe", help="print the EngineRelease of this build", allow_abbrev=False)
+    describing.set_defaults(run=_describe)
+    describing.add_argument("--image", default="forebay/engine:dev", help="image reference to state")
+    describing.add_argument("--name", default="forebay", help="name of the resource")
+    fetching = commands.add_parser("fetch", help="download a model", allow_abbrev=False)
+    fetching.set_defaults(run=_fetch)
+    source = fetching.add_mutually_exclusive_group(required=True)
+    source.add_argument("--url", help="file to download over HTTP; needs --sha256")
+    source.add_argument("--hf-repo", help="Hugging Face repository; needs --hf-revision")
+    fetching.add_argument("--sha256", help="hex digest of the file")
+    fetching.add_argument("--hf-revision", help="commit, tag or branch")
+    fetching.add_argument("--out", required=True, type=Path, help="folder to write to")
+    fetching.add_argument("--max-bytes", type=int, default=DEFAULT_MAX_BYTES, help="largest download")
+    draining = commands.add_parser("drain", help="drain a running engine and wait", allow_abbrev=False)
+    draining.set_defaults(run=_drain)
+    draining.add_argument("--host", default="127.0.0.1")
+    draining.add_argument("--port", type=int, default=PORT_ENGINE)
+    draining.add_argument("--timeout-s", type=float, default=300.0)
+    core = commands.add_parser("core", allow_abbrev=False)
+    core.set_defaults(run=_core)
+    core.add_argument("--descriptor", type=int, required=True)
+    core.add_argument("--log-level", default="info")
+    return parser
+
+
+def _unknown_flag(text: str) -> InvalidSpec:
+    name = text.partition("=")[0].lstrip("-").replace("-", "_")
+    near = suggestion(name)
+    for key in KEYS:
+        near = near.replace(f"{key.name!r}", repr(key.flag))
+    return InvalidSpec(f"unknown argument {text!r}{near}", field=name)
+
+
+def _start_logging(level: str, process: str) -> None:
+    logging.basicConfig(
+        level=level.upper(),
+        stream=sys.stderr,
+        format=f"%(asctime)s %(levelname)s {process} %(name)s: %(message)s",
+    )
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    # The server's imports take a quarter of a second, which the other commands need not pay.
+    from forebay.engine.server.process import serve  # noqa: PLC0415
+    from forebay.engine.server.setup import prepare  # noqa: PLC0415
+
+    environment = read_environment()
+    given = {name: text for name in KEYS_BY_NAME if (text := getattr(arguments, name)) is not None}
+    layers = [flag_layer(given)]
+    if arguments.config is not None:
+        layers.append(file_layer(Path(arguments.config)))
+    layers.append(release_layer(environment.release_file, _ARCHITECTURE))
+    config, settings = merge(layers)
+    _start_logging(config.log_level, "api")
+    machine = read_machine(Path("/"), len(os.sched_getaffinity(0)))
+    setup = prepare(config, settings, machine, environment)
+    _print_settings(setup.resolved.to_json())
+    return serve(setup)
+
+
+def _print_settings(document: dict[str, object]) -> None:
+    """The effective configuration, once, as one line of JSON on standard error."""
+    print(json.dumps({"effective": document}, sort_keys=True), file=sys.stderr, flush=True)
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    environment: Environment = read_environment()
+    layers = {name: release_layer(environment.release_file, name) for name in ARCHITECTURES}
+    print(to_yaml(engine_release(arguments.name, arguments.image, layers)), end="")
+    return 0
+
+
+def _fetch(arguments: argparse.Namespace) -> int:
+    if arguments.url is not None:
+        if arguments.sha256 is None:
+            raise InvalidSpec("sha256: is required with --url", field="sha256")
+        source = check_http(arguments.url, arguments.sha256)
+        path = fetch_http(source, arguments.out, arguments.max_bytes, time.sleep)
+    else:
+        if arguments.hf_revision is None:
+            raise InvalidSpec("hf-revision: is required with --hf-repo", field="hf-revision")
+        path = fetch_hugging_face(arguments.hf_repo, arguments.hf_revision, arguments.out, arguments.max_bytes)
+    print(f"fetched {path}")
+    return 0
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    return drain(arguments.host, arguments.port, arguments.timeout_s, print)
+
+
+def _core(arguments: argparse.Namespace) -> int:
+    from forebay.engine.core import run_core  # noqa: PLC0415 - as in _serve
+
+    _start_logging(arguments.log_level, "core")
+    return run_core(arguments.descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

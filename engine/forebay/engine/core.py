@@ -1,0 +1,247 @@
+"""The core process: one loop that owns the scheduler and the runner.
+
+A turn takes messages, ends what is overdue, plans and launches a step, and commits the oldest step once two are in
+flight or nothing is left to plan. `CoreLoop` has no process in it, so tests drive it with any runner, port and clock.
+The process ends when the API process goes away, and with a `Fault` when a step fails: nothing is served after that.
+"""
+
+import logging
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from forebay.contract.errors import Bug, EngineFault, ForebayError, InvalidRequest, Overloaded
+from forebay.engine.channel import ChannelClosed, CoreChannel
+from forebay.engine.limits import SchedulerLimits
+from forebay.engine.messages import Abort, Add, Drain, Fault, Load, Message, Ping, Ready, Refused, Start, Step
+from forebay.engine.plan import Runner, StepEvents, StepHandle
+from forebay.engine.request import Ended, NewRequest, SamplingParams
+from forebay.engine.scheduler import Scheduler
+
+IDLE_WAIT_S = 1.0
+LOAD_INTERVAL_S = 0.05
+_RATE_WINDOW_S = 5.0
+_RATE_SAMPLE_S = 0.25
+_NO_EVENTS = StepEvents((), (), ())
+
+_log = logging.getLogger(__name__)
+
+
+class Port(Protocol):
+    """The core's end of the channel."""
+
+    def receive(self, timeout_s: float) -> list[Message]:
+        """Messages that have come, waiting up to `timeout_s` for the first."""
+
+    def send(self, message: Message) -> None:
+        """Send one message."""
+
+
+class Rates:
+    """Prefill and decode tokens a second over the last seconds, 0 before the first step."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int, int]] = deque()
+
+    def note(self, now_s: float, prefill_tokens: int, decode_tokens: int) -> tuple[float, float]:
+        """Take in the counters as they stand and return both rates."""
+        samples = self._samples
+        if not samples or now_s - samples[-1][0] >= _RATE_SAMPLE_S:
+            samples.append((now_s, prefill_tokens, decode_tokens))
+        while len(samples) > 2 and now_s - samples[1][0] >= _RATE_WINDOW_S:
+            samples.popleft()
+        span_s = max(now_s - samples[0][0], _RATE_SAMPLE_S)
+        return (prefill_tokens - samples[0][1]) / span_s, (decode_tokens - samples[0][2]) / span_s
+
+
+class CoreLoop:
+    """Scheduler, runner and channel of one engine, one turn at a time."""
+
+    def __init__(self, scheduler: Scheduler, runner: Runner, port: Port, now_s: Callable[[], float]) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._port = port
+        self._now_s = now_s
+        self._in_flight: deque[StepHandle] = deque()
+        self._ended: list[Ended] = []
+        self._rates = Rates()
+        self._answered = 0
+        self._load_sent_s = float("-inf")
+        self._load_due = True
+
+    def turn(self) -> None:
+        """One turn; waits for messages only when there is nothing to compute. Raises `EngineFault` on a failed step."""
+        wait_s = IDLE_WAIT_S if self._scheduler.idle and not self._load_due else 0.0
+        for message in self._port.receive(wait_s):
+            self._take(message)
+        self._ended += self._scheduler.expire(self._now_s())
+        plan = self._scheduler.plan()
+        if plan is not None:
+            self._in_flight.append(self._runner.launch(plan))
+        events = _NO_EVENTS
+        if self._in_flight and (plan is None or len(self._in_flight) >= self._scheduler.limits.max_in_flight):
+            events = self._commit()
+        self._report(events)
+
+    def _commit(self) -> StepEvents:
+        result = self._in_flight.popleft().result()
+        if result.fault is not None:
+            raise EngineFault(result.fault)
+        return self._scheduler.commit(result, self._now_s())
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Add():
+                self._add(message)
+            case Abort(request_ids):
+                for request_id in request_ids:
+                    self._ended += self._scheduler.abort(request_id, self._now_s())
+            case Drain():
+                self._scheduler.drain()
+            case Ping(number):
+                self._answered = number
+            case _:
+                raise Bug(f"the core cannot take a {type(message).__name__}")
+        self._load_due = True
+
+    def _add(self, add: Add) -> None:
+        try:
+            ended = self._scheduler.add(_new_request(add), self._now_s())
+        except InvalidRequest as error:
+            self._port.send(Refused(add.request_id, error.status, error.message, error.param or "", 0.0))
+        except Overloaded as error:
+            self._port.send(Refused(add.request_id, 429, error.message, "", error.retry.after_s))
+        else:
+            if ended is not None:
+                self._ended.append(ended)
+
+    def _report(self, events: StepEvents) -> None:
+        ended: Sequence[Ended] = (*self._ended, *events.ended)
+        self._ended = []
+        if events.request_ids or ended:
+            self._load_due = True
+            self._port.send(
+                Step(
+                    request_ids=events.request_ids,
+                    tokens=events.tokens,
+                    ended_ids=tuple(end.request_id for end in ended),
+                    ended_reasons=tuple(end.reason.value for end in ended),
+                    ended_generated_tokens=tuple(end.generated_tokens for end in ended),
+                    ended_cached_tokens=tuple(end.cached_tokens for end in ended),
+                    ended_messages=tuple(end.message for end in ended),
+                )
+            )
+        now_s = self._now_s()
+        if self._load_due and (self._scheduler.idle or now_s - self._load_sent_s >= LOAD_INTERVAL_S):
+            self._port.send(self._load(now_s))
+            self._load_due, self._load_sent_s = False, now_s
+
+    def _load(self, now_s: float) -> Load:
+        load = self._scheduler.load()
+        prefill_rate, decode_rate = self._rates.note(now_s, load.prefill_tokens, load.decode_tokens)
+        return Load(
+            answered=self._answered,
+            running=load.running,
+            waiting=load.waiting,
+            pending_prefill_tokens=load.pending_prefill_tokens,
+            pages_used=load.pages_used,
+            pages_held=load.pages_held,
+            pages_cached=load.pages_cached,
+            pages_total=load.pages_total,
+            steps=load.steps,
+            prefill_tokens=load.prefill_tokens,
+            decode_tokens=load.decode_tokens,
+            reused_tokens=load.reused_tokens,
+            preemptions=load.preemptions,
+            prefill_tokens_per_s=prefill_rate,
+            decode_tokens_per_s=decode_rate,
+        )
+
+
+def _new_request(add: Add) -> NewRequest:
+    return NewRequest(
+        request_id=add.request_id,
+        prompt=add.prompt,
+        sampling=SamplingParams(add.temperature, add.top_k, add.top_p, add.seed),
+        max_new_tokens=add.max_new_tokens,
+        stop_token_ids=frozenset(add.stop_token_ids),
+        ignore_eos=add.ignore_eos,
+        tenant=add.tenant,
+        priority=add.priority,
+        deadline_s=add.deadline_s,
+    )
+
+
+def scheduler_limits(start: Start) -> SchedulerLimits:
+    """The scheduler's limits of a start message."""
+    return SchedulerLimits(
+        pages=start.pages,
+        page_tokens=start.page_tokens,
+        max_running=start.max_running,
+        max_waiting=start.max_waiting,
+        max_batch_tokens=start.max_batch_tokens,
+        max_prompt_tokens=start.max_prompt_tokens,
+        max_sequence_tokens=start.max_sequence_tokens,
+        prefix_reuse=start.prefix_reuse,
+    )
+
+
+def run_core(descriptor: int) -> int:
+    """Body of the core process over the socket it inherited; returns the exit code.
+
+    Signals to the process group are the API process's to handle: it ends the core by closing the channel.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    channel = CoreChannel(socket.socket(fileno=descriptor))
+    try:
+        loop = _build(channel)
+        while True:
+            loop.turn()
+    except ChannelClosed:
+        return 0
+    except ForebayError as error:
+        _log.exception("the core ends: %s", error.message)
+        return _report_fault(channel, error.message)
+    except Exception as error:
+        _log.exception("the core ends")
+        return _report_fault(channel, f"{type(error).__name__}: {error}")
+
+
+def _report_fault(channel: CoreChannel, message: str) -> int:
+    try:
+        channel.send(Fault(message))
+    except ChannelClosed:
+        _log.warning("the API process is gone too")
+    return 1
+
+
+def _build(channel: CoreChannel) -> CoreLoop:
+    # The API process imports this module for its types and must not pay for torch.
+    from forebay.engine.loader.checkpoint import read_config  # noqa: PLC0415
+    from forebay.engine.runner.compute import Compute  # noqa: PLC0415
+    from forebay.engine.runner.torch_runner import RunnerSizes, build_runner  # noqa: PLC0415
+
+    began_s = time.monotonic()
+    start = _await_start(channel)
+    path = Path(start.model)
+    compute = Compute(start.values, start.matmul, start.kv, "chosen by the API process")
+    sizes = RunnerSizes(start.pages, start.page_tokens, start.max_running, start.threads)
+    runner = build_runner(path, read_config(path), compute, sizes)
+    # One process holds one model, so the prefix cache needs no finer fingerprint than its name and formats.
+    fingerprint = f"{start.model}|{start.values}|{start.matmul}|{start.kv}".encode()
+    scheduler = Scheduler(scheduler_limits(start), fingerprint)
+    channel.send(Ready(time.monotonic() - began_s))
+    return CoreLoop(scheduler, runner, channel, time.monotonic)
+
+
+def _await_start(channel: CoreChannel) -> Start:
+    while True:
+        for message in channel.receive(IDLE_WAIT_S):
+            if not isinstance(message, Start):
+                raise Bug(f"the first message must be Start, not {type(message).__name__}")
+            return message

@@ -1,0 +1,130 @@
+"""Fits the configuration to one model on one machine, once, before anything is allocated.
+
+`resolve` is pure: values and facts in, a frozen `Resolved` out, in which every number is final and says why it is
+what it is. A configuration that cannot run is an `InvalidSpec` that names the key and the numbers, never a crash
+later. Printed once at start and served at /v1/forebay/config; the digest compares two engines.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forebay.contract.errors import InvalidSpec
+from forebay.engine.cgroup import Machine
+from forebay.engine.config import EngineConfig, Setting
+
+PROCESS_BYTES = 512 << 20
+"""Memory of both processes beside weights and KV cache: interpreter, torch, tokenizer, activations."""
+AUTO_KV_SHARE = 0.25
+AUTO_KV_MAX_BYTES = 1 << 30
+_DIGEST_LEAVES_OUT = ("host", "port", "model", "api_keys_file", "log_level")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What sizing needs to know of a model: its file's stem, limits, and bytes at the chosen precision."""
+
+    name: str
+    max_positions: int
+    weight_bytes: int
+    kv_page_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The configuration that runs: `config` with every number fitted, the page count, and a reason per value."""
+
+    config: EngineConfig
+    pages: int
+    max_sequence_tokens: int
+    settings: Mapping[str, Setting]
+    digest: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of /v1/forebay/config."""
+        values = {
+            name: {"value": setting.value, "source": setting.source, "reason": setting.reason}
+            for name, setting in sorted(self.settings.items())
+        }
+        return {"values": values, "digest": self.digest}
+
+
+def resolve(config: EngineConfig, settings: Mapping[str, Setting], model: ModelFacts, machine: Machine) -> Resolved:
+    """Fix every open number; raises `InvalidSpec` naming the key when the configuration cannot run here."""
+    fitted = dict(settings)
+
+    def fit(name: str, value: Any, reason: str) -> None:
+        fitted[name] = Setting(value, "resolved", reason)
+
+    if config.max_batch_tokens < config.max_running:
+        raise InvalidSpec(
+            f"max_batch_tokens {config.max_batch_tokens} must be at least max_running {config.max_running}",
+            field="max_batch_tokens",
+        )
+    if config.threads == 0:
+        fit("threads", machine.cpus, machine.cpus_reason)
+    if not config.served_names:
+        fit("served_names", (model.name,), "name of the model file")
+    kv_bytes, kv_reason = _kv_bytes(config, model, machine)
+    pages = kv_bytes // model.kv_page_bytes
+    fit("kv_cache_bytes", pages * model.kv_page_bytes, f"{kv_reason}; {pages} pages of {model.kv_page_bytes} bytes")
+    sequence, sequence_reason = _sequence_tokens(config, model, pages)
+    fit("max_sequence_tokens", sequence, sequence_reason)
+    _fit_length(config, "max_prompt_tokens", sequence - 1, sequence_reason, fit)
+    _fit_length(config, "max_tokens", sequence - 1, sequence_reason, fit)
+    max_tokens = int(fitted["max_tokens"].value)
+    if config.default_max_tokens > max_tokens:
+        fit("default_max_tokens", max_tokens, "no more than max_tokens")
+    names = {name: setting.value for name, setting in fitted.items() if name != "max_sequence_tokens"}
+    final = replace(config, **names)
+    return Resolved(final, pages, sequence, fitted, _digest(fitted))
+
+
+def _kv_bytes(config: EngineConfig, model: ModelFacts, machine: Machine) -> tuple[int, str]:
+    free = machine.memory_bytes - model.weight_bytes - PROCESS_BYTES
+    budget = (
+        f"{machine.memory_reason} {machine.memory_bytes} bytes, weights {model.weight_bytes}, processes {PROCESS_BYTES}"
+    )
+    least = 2 * model.kv_page_bytes
+    if free < least:
+        raise InvalidSpec(f"model does not fit: {budget}; give the engine more memory", field="model")
+    if config.kv_cache_bytes == 0:
+        whole = -(-model.max_positions // config.page_tokens) * model.kv_page_bytes * config.max_running
+        kv_bytes = max(least, min(whole, int(free * AUTO_KV_SHARE), AUTO_KV_MAX_BYTES))
+        return (
+            kv_bytes,
+            f"the least of all running requests at full length, {AUTO_KV_SHARE:.0%} of free memory and 1 GiB",
+        )
+    if config.kv_cache_bytes > free:
+        raise InvalidSpec(
+            f"kv_cache_bytes {config.kv_cache_bytes} does not fit: at most {free} ({budget})", field="kv_cache_bytes"
+        )
+    if config.kv_cache_bytes < least:
+        raise InvalidSpec(
+            f"kv_cache_bytes {config.kv_cache_bytes} is less than two pages ({least} bytes)", field="kv_cache_bytes"
+        )
+    return config.kv_cache_bytes, "as set, in whole pages"
+
+
+def _sequence_tokens(config: EngineConfig, model: ModelFacts, pages: int) -> tuple[int, str]:
+    in_cache = pages * config.page_tokens
+    if in_cache < model.max_positions:
+        return in_cache, f"what the KV cache holds: {pages} pages of {config.page_tokens} tokens"
+    return model.max_positions, "context length of the model"
+
+
+def _fit_length(config: EngineConfig, name: str, most: int, reason: str, fit: Any) -> None:
+    """A length limit of 0 takes what fits; one that is larger than what fits is an error of the configuration."""
+    asked = getattr(config, name)
+    if asked > most:
+        raise InvalidSpec(f"{name} {asked} is more than {most} ({reason})", field=name)
+    if asked == 0:
+        fit(name, most, reason)
+
+
+def _digest(settings: Mapping[str, Setting]) -> str:
+    """sha256 over the values that change answers or capacity, not over where the engine listens."""
+    values = {name: setting.value for name, setting in settings.items() if name not in _DIGEST_LEAVES_OUT}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,88 @@
+"""The engine's Prometheus metrics. Every series exists from the first scrape; reading drains nothing.
+
+Counters of the core come with its load reports; the API process counts requests, tokens and times itself.
+"""
+
+from forebay.contract.promtext import Registry
+from forebay.engine.messages import Load
+
+ENDPOINTS = ("chat", "completions")
+OUTCOMES = ("stop", "length", "deadline", "cancelled", "invalid", "overloaded", "unavailable", "error")
+_LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_GAP_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class EngineMetrics:
+    """All families of one engine process."""
+
+    def __init__(self, version: str) -> None:
+        registry = Registry()
+        self._registry = registry
+        info = registry.gauge("forebay_engine_info", "Version of the engine.", {"version": (version,)})
+        info.set(1.0, version)
+        self.ready = registry.gauge("forebay_engine_ready", "1 while /ready answers 200.")
+        self.draining = registry.gauge("forebay_engine_draining", "1 while the engine drains.")
+        self.requests = registry.counter(
+            "forebay_engine_requests_total",
+            "Requests by how they ended.",
+            {"endpoint": ENDPOINTS, "outcome": OUTCOMES},
+        )
+        self.http_requests = registry.counter(
+            "forebay_engine_http_responses_total",
+            "HTTP responses of all paths by status class.",
+            {"class": ("2xx", "3xx", "4xx", "5xx")},
+        )
+        self.malformed = registry.counter(
+            "forebay_engine_http_malformed_total", "Connections refused before a request could be read."
+        )
+        self.open_requests = registry.gauge("forebay_engine_open_requests", "Completion requests being answered.")
+        self.prompt_tokens = registry.counter("forebay_engine_prompt_tokens_total", "Prompt tokens of ended requests.")
+        self.generated_tokens = registry.counter("forebay_engine_generated_tokens_total", "Tokens generated.")
+        self.cached_tokens = registry.counter(
+            "forebay_engine_cached_tokens_total", "Prompt tokens taken from the prefix cache."
+        )
+        self.first_token_s = registry.histogram(
+            "forebay_engine_time_to_first_token_seconds", "From request to first token.", _LATENCY_BOUNDS_S
+        )
+        self.token_gap_s = registry.histogram(
+            "forebay_engine_inter_token_seconds", "Time between tokens of one request.", _GAP_BOUNDS_S
+        )
+        self.request_s = registry.histogram(
+            "forebay_engine_request_seconds", "Whole time of a request.", _LATENCY_BOUNDS_S
+        )
+        self.load_s = registry.gauge("forebay_engine_model_load_seconds", "Time the model took to load.")
+        self.running = registry.gauge("forebay_engine_running_sequences", "Sequences in the batch.")
+        self.waiting = registry.gauge("forebay_engine_waiting_sequences", "Sequences that wait for a place.")
+        self.pending = registry.gauge("forebay_engine_pending_prefill_tokens", "Known tokens not yet computed.")
+        self.pages = registry.gauge(
+            "forebay_engine_kv_pages",
+            "KV pages by state; free includes cached.",
+            {"state": ("used", "held", "free", "cached")},
+        )
+        self.pages_total = registry.gauge("forebay_engine_kv_pages_capacity", "KV pages in the pool.")
+        self.steps = registry.counter("forebay_engine_steps_total", "Steps of the core.")
+        self.computed = registry.counter(
+            "forebay_engine_computed_tokens_total", "Tokens computed, by phase.", {"phase": ("prefill", "decode")}
+        )
+        self.reused = registry.counter("forebay_engine_reused_tokens_total", "Tokens reused instead of computed.")
+        self.preemptions = registry.counter("forebay_engine_preemptions_total", "Sequences preempted for pages.")
+
+    def take_load(self, load: Load) -> None:
+        """Copy the core's numbers; its counters only rise, so they are set as they are."""
+        self.running.set(load.running)
+        self.waiting.set(load.waiting)
+        self.pending.set(load.pending_prefill_tokens)
+        self.pages.set(load.pages_used, "used")
+        self.pages.set(load.pages_held, "held")
+        self.pages.set(load.pages_total - load.pages_used - load.pages_held, "free")
+        self.pages.set(load.pages_cached, "cached")
+        self.pages_total.set(load.pages_total)
+        self.steps.set(load.steps)
+        self.computed.set(load.prefill_tokens, "prefill")
+        self.computed.set(load.decode_tokens, "decode")
+        self.reused.set(load.reused_tokens)
+        self.preemptions.set(load.preemptions)
+
+    def render(self) -> str:
+        """The exposition text."""
+        return self._registry.render()

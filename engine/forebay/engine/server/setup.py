@@ -1,0 +1,36 @@
+"""From a merged configuration to an `EngineSetup`: finds the model, reads its shape, fits the numbers.
+
+The last step before processes start; everything that can be refused is refused here, with the key's name.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from forebay.contract.errors import InvalidSpec
+from forebay.engine.cgroup import Machine
+from forebay.engine.config import EngineConfig, Environment, Setting
+from forebay.engine.loader.checkpoint import kv_bytes_per_page, read_config, resolve_model_path, weight_bytes
+from forebay.engine.resolve import ModelFacts, resolve
+from forebay.engine.runner.compute import choose_compute, cpu_features
+from forebay.engine.server.process import EngineSetup
+
+
+def prepare(
+    config: EngineConfig, settings: Mapping[str, Setting], machine: Machine, environment: Environment
+) -> EngineSetup:
+    """Everything a start needs; raises `InvalidSpec` naming the key."""
+    if not config.model:
+        raise InvalidSpec("model: is required; give --model PATH", field="model")
+    path = resolve_model_path(Path(config.model))
+    model = read_config(path)
+    compute = choose_compute(config.dtype, cpu_features())
+    facts = ModelFacts(
+        name=path.stem if path.is_file() else path.resolve().name,
+        max_positions=model.max_positions,
+        weight_bytes=weight_bytes(model, compute.matmul),
+        kv_page_bytes=kv_bytes_per_page(model, compute.kv, config.page_tokens),
+    )
+    reasons = dict(settings)
+    dtype = reasons["dtype"]
+    reasons["dtype"] = Setting(dtype.value, dtype.source, f"{dtype.reason}; {compute.reason}")
+    return EngineSetup(resolve(config, reasons, facts, machine), path, model, compute, environment)

@@ -1,0 +1,245 @@
+"""Text to tokens and back: encoding, the chat template, incremental detokenizing and stop strings.
+
+Holds: the deltas of a detokenizer joined are the full decode of its tokens, and no delta ends inside a UTF-8
+sequence; text after a stop string is never given out, however tokens cut it; a chat template runs in a sandbox
+with bounded output. Encoding releases the interpreter lock, so callers may run it in a thread.
+Called by the server's handlers, one `Detokenizer` and one `StopMatcher` for each answer.
+"""
+
+import codecs
+import datetime
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jinja2
+import jinja2.sandbox
+import tokenizers
+
+from forebay.contract.errors import InvalidRequest, InvalidSpec
+from forebay.engine.loader.checkpoint import TokenizerSource
+
+MAX_RENDERED_CHARS = 16 << 20
+_MAX_REPEAT_CHARS = 1 << 20
+_HELD_TOKENS = 8
+
+
+def _byte_of_char() -> dict[str, int]:
+    """The byte-level BPE alphabet: printable Latin-1 bytes stand for themselves, the rest for chr(256) upwards."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in printable}
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    table.update({chr(256 + rank): byte for rank, byte in enumerate(others)})
+    return table
+
+
+_BYTE_OF_CHAR = _byte_of_char()
+
+
+class TextCodec:
+    """A model's tokenizer and chat template. Immutable after construction and safe to share between threads."""
+
+    def __init__(self, source: TokenizerSource) -> None:
+        self._tokenizer = tokenizers.Tokenizer.from_str(source.tokenizer_json)
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        decoder = json.loads(self._tokenizer.to_str()).get("decoder") or {}
+        self.is_byte_level = decoder.get("type") == "ByteLevel"
+        self._special_ids = frozenset(
+            token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
+        )
+        self.vocabulary_size = self._tokenizer.get_vocab_size()
+        self.longest_token_chars = max(len(token) for token in self._tokenizer.get_vocab())
+        self._template = ChatTemplate(source) if source.chat_template else None
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a plain prompt, with the beginning-of-text token where the model wants one."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=True).ids
+        return ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Token ids of a rendered conversation; the template itself writes the special tokens."""
+        ids: list[int] = self._tokenizer.encode(self.render_chat(messages), add_special_tokens=False).ids
+        return ids
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt text of a conversation; raises `InvalidRequest` naming `messages` when the template refuses it."""
+        if self._template is None:
+            raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
+        return self._template.render(messages)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The whole text of `ids` without special tokens."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        return text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token adds to the output of a byte-level tokenizer; empty for special and unknown ids."""
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None or token_id in self._special_ids:
+            return b""
+        try:
+            return bytes([_BYTE_OF_CHAR[char] for char in token])
+        except KeyError:
+            return str(token).encode()
+
+    def detokenizer(self) -> "Detokenizer":
+        """A fresh detokenizer for one answer."""
+        return ByteDetokenizer(self) if self.is_byte_level else WindowDetokenizer(self)
+
+
+class Detokenizer:
+    """Turns tokens into text as they come. `push` returns what is certain, `finish` the rest."""
+
+    def push(self, ids: Iterable[int]) -> str:
+        """Text that these tokens complete; may be empty while a character is unfinished."""
+        raise NotImplementedError
+
+    def finish(self) -> str:
+        """The text held back, with U+FFFD for a sequence that never became a character."""
+        raise NotImplementedError
+
+
+class ByteDetokenizer(Detokenizer):
+    """Exact for byte-level tokenizers: token bytes through an incremental UTF-8 decoder."""
+
+    def __init__(self, codec: TextCodec) -> None:
+        self._codec = codec
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, ids: Iterable[int]) -> str:
+        """See `Detokenizer.push`."""
+        return self._utf8.decode(b"".join(map(self._codec.token_bytes, ids)))
+
+    def finish(self) -> str:
+        """See `Detokenizer.finish`."""
+        return self._utf8.decode(b"", final=True)
+
+
+class WindowDetokenizer(Detokenizer):
+    """For any other tokenizer: decodes a short window twice and gives out the difference.
+
+    Text that ends in U+FFFD may be an unfinished character and is held, for at most `_HELD_TOKENS` tokens.
+    """
+
+    def __init__(self, codec: TextCodec) -> None:
+        self._codec = codec
+        self._ids: list[int] = []
+        self._given = 0
+
+    def push(self, ids: Iterable[int]) -> str:
+        """See `Detokenizer.push`."""
+        self._ids.extend(ids)
+        before = self._codec.decode(self._ids[: self._given])
+        after = self._codec.decode(self._ids)
+        if after.endswith("\ufffd") and len(self._ids) - self._given < _HELD_TOKENS:
+            return ""
+        self._ids = self._ids[self._given :]
+        self._given = len(self._ids)
+        return after[len(before) :]
+
+    def finish(self) -> str:
+        """See `Detokenizer.finish`."""
+        before = self._codec.decode(self._ids[: self._given])
+        after = self._codec.decode(self._ids)
+        self._ids, self._given = [], 0
+        return after[len(before) :]
+
+
+class StopMatcher:
+    """Cuts a text at the first stop string to be complete, whatever pieces the text comes in.
+
+    The longest tail that could still become a stop string is held back, so nothing of one is ever given out.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._longest = max((len(stop) for stop in stops), default=0)
+        self._held = ""
+        self.hit: str | None = None
+
+    def push(self, text: str) -> str:
+        """Text that may be given out. After a hit `self.hit` is the stop string and nothing more comes."""
+        if self.hit is not None:
+            return ""
+        if not self._stops:
+            return text
+        text = self._held + text
+        matches = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if matches:
+            _, at, self.hit = min(matches)
+            self._held = ""
+            return text[:at]
+        keep = self._tail_length(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """The text held back when the answer ends without a hit."""
+        held, self._held = self._held, ""
+        return held
+
+    def _tail_length(self, text: str) -> int:
+        for length in range(min(self._longest - 1, len(text)), 0, -1):
+            tail = text[len(text) - length :]
+            if any(stop.startswith(tail) for stop in self._stops):
+                return length
+        return 0
+
+
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """No attribute access to internals, no mutation, and no repetition that grows without bound."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        for sized, times in ((left, right), (right, left)):
+            is_bounded = not isinstance(sized, str | list | tuple) or (
+                isinstance(times, int) and len(sized) * times <= _MAX_REPEAT_CHARS
+            )
+            if not is_bounded:
+                raise jinja2.TemplateRuntimeError("the template repeats a value too often")
+        if operator == "**":
+            raise jinja2.TemplateRuntimeError("the template uses a power")
+        return super().call_binop(context, operator, left, right)
+
+
+class ChatTemplate:
+    """A compiled chat template of one model."""
+
+    def __init__(self, source: TokenizerSource) -> None:
+        environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, autoescape=False)
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = _strftime_now
+        try:
+            self._template = environment.from_string(source.chat_template or "")
+        except jinja2.TemplateSyntaxError as error:
+            raise InvalidSpec(f"the model's chat template is not valid: {error}", field="model") from error
+        self._special = {"bos_token": source.bos_token or "", "eos_token": source.eos_token or ""}
+
+    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt text; raises `InvalidRequest` when the template refuses the messages or writes too much."""
+        pieces: list[str] = []
+        total = 0
+        try:
+            for piece in self._template.generate(messages=list(messages), add_generation_prompt=True, **self._special):
+                total += len(piece)
+                if total > MAX_RENDERED_CHARS:
+                    raise InvalidRequest("the rendered conversation is too long", param="messages")
+                pieces.append(piece)
+        except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"the chat template refuses these messages: {error}", param="messages") from error
+        return "".join(pieces)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> str:
+    raise jinja2.TemplateRuntimeError(message)
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.datetime.now(datetime.UTC).strftime(pattern)
