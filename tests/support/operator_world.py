@@ -110,8 +110,8 @@ class World:
         if name in self.pods and "deletionTimestamp" not in self.pods[name]["metadata"]:
             labels = self.pods[name]["metadata"]["labels"]
             self.pods[name] = build.pod(name, labels[LABEL_ROLE], labels[LABEL_REVISION])
-            if labels[LABEL_ROLE] == ROLE_ROUTER:
-                self.routers.setdefault(name, Router())
+            if labels[LABEL_ROLE] == ROLE_ROUTER and name not in self.routers:
+                self.routers[name] = Router()
                 self.router_takes_routes(name)
 
     def pod_dies(self, name: str) -> None:
@@ -134,7 +134,7 @@ class World:
         endpoints = [
             build.endpoint(name, pod["metadata"]["labels"][LABEL_REVISION], inflight=router.inflight.get(name, 0))
             for name, pod in sorted(self.pods.items())
-            if pod["metadata"]["labels"][LABEL_ROLE] == ROLE_ENGINE and _takes_requests(pod)
+            if pod["metadata"]["labels"][LABEL_ROLE] == ROLE_ENGINE and takes_requests(pod)
         ]
         return build.report(router.epoch, *endpoints)
 
@@ -172,8 +172,8 @@ class World:
 
     def answers(self) -> bool:
         """Whether every router that takes traffic has a ready engine of the revision it routes to."""
-        takers = [name for name in self.routers if name in self.pods and _takes_requests(self.pods[name])]
-        ready = {pod["metadata"]["labels"][LABEL_REVISION] for pod in self.engines().values() if _takes_requests(pod)}
+        takers = [name for name in self.routers if name in self.pods and takes_requests(self.pods[name])]
+        ready = {pod["metadata"]["labels"][LABEL_REVISION] for pod in self.engines().values() if takes_requests(pod)}
         return bool(takers) and all(self.routers[name].serving in ready for name in takers)
 
     def _name(self, prefix: str) -> str:
@@ -181,7 +181,8 @@ class World:
         return f"{prefix}-{self.made:03d}"
 
 
-def _takes_requests(pod: dict[str, Any]) -> bool:
+def takes_requests(pod: dict[str, Any]) -> bool:
+    """Whether the pod is ready and not going away."""
     conditions = pod["status"]["conditions"]
     is_ready = any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
     return is_ready and "deletionTimestamp" not in pod["metadata"]

@@ -6,11 +6,11 @@ import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from forebay.contract.names import engine_name
+from forebay.contract.names import LABEL_REVISION, engine_name
 from forebay.operator.conditions import ConditionType
 from forebay.operator.reconcile import reconcile_deployment
 from forebay.operator.rollout.plan import Phase, RevisionFacts, RolloutInput, plan_rollout
-from operator_world import World
+from operator_world import World, takes_requests
 
 VARIANTS = (8, 16, 32)
 MACHINE_SETTINGS = settings(
@@ -44,10 +44,28 @@ class HealthyWorld(RuleBasedStateMachine):
     def the_operator_passes(self, stop_after: int | None) -> None:
         serving = self.world.serving()
         before = self._replicas_of(serving)
+        busy = self._busy_revisions()
         self.world.operator_pass(stop_after)
+        assert all(self._replicas_of(revision) > 0 for revision in busy), "a revision with open requests must wait"
         wanted = self.world.document["spec"].get("replicas", 1)
         if serving == self.world.serving():
             assert self._replicas_of(serving) >= min(before, wanted)
+
+    def _busy_revisions(self) -> set[str]:
+        """Revisions with open requests on a pod that nobody asked to go, by any router's report."""
+        open_on = {pod for router in self.world.routers.values() for pod, count in router.inflight.items() if count}
+        return {
+            pod["metadata"]["labels"][LABEL_REVISION]
+            for name, pod in self.world.engines().items()
+            if name in open_on and "deletionTimestamp" not in pod["metadata"] and takes_requests(pod)
+        }
+
+    @rule()
+    def all_but_the_routers_catch_up(self) -> None:
+        self.world.operator_pass()
+        self.world.controllers()
+        for name in sorted(self.world.pods):
+            self.world.pod_ready(name)
 
     def _replicas_of(self, revision: str | None) -> int:
         item = self.world.children.get(("Deployment", engine_name("chat", revision or "")))
