@@ -6,14 +6,18 @@ Run one seed again with `--n 1 --seed SEED`.
 
 import argparse
 import logging
+import os
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
-from sim_harness import Violation, simulate
-from sim_plans import random_plan
+from sim_runs import SeedRange, Tally, run_seeds
+
+CHUNK = 50
 
 
 def main() -> int:
@@ -21,26 +25,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--n", type=int, default=1000, help="how many simulations")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument("--verbose", action="store_true", help="print the events of good runs too")
     options = parser.parse_args()
     logging.disable(logging.ERROR)
     start = time.monotonic()
-    writes = kills = 0
-    for seed in range(options.seed, options.seed + options.n):
-        try:
-            result = simulate(random_plan(seed))
-        except Violation as violation:
-            print(violation)
-            print(f"failed: seed {seed}, after {seed - options.seed} good runs")
+    runs = writes = kills = 0
+    for tally in _tallies(options.seed, options.n):
+        runs += tally.runs
+        writes += tally.writes
+        kills += tally.kills
+        if tally.failure:
+            print(tally.failure)
+            print(f"failed after {runs} good simulations")
             return 1
-        writes += result.writes
-        kills += result.kills
-        if options.verbose:
-            print("\n".join(result.events))
+        if options.n > CHUNK:
+            print(f"{runs} of {options.n} in {time.monotonic() - start:.0f} s", flush=True)
     spent = time.monotonic() - start
     last = options.seed + options.n - 1
-    print(f"{options.n} simulations, seeds {options.seed} to {last}: {writes} writes, {kills} kills, {spent:.1f} s")
+    print(f"{runs} simulations, seeds {options.seed} to {last}: {writes} writes, {kills} kills, {spent:.1f} s")
     return 0
+
+
+def _tallies(first: int, count: int) -> Iterator[Tally]:
+    ranges = [SeedRange(at, min(CHUNK, first + count - at)) for at in range(first, first + count, CHUNK)]
+    if len(ranges) == 1:
+        yield run_seeds(ranges[0])
+        return
+    with ProcessPoolExecutor(max_workers=os.cpu_count()) as pool:
+        yield from pool.map(run_seeds, ranges)
 
 
 if __name__ == "__main__":

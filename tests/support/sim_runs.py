@@ -1,0 +1,38 @@
+"""Runs ranges of seeds, for the test and for `tests/sim/run.py`, so that several processes can share the work."""
+
+from dataclasses import dataclass
+
+from sim_harness import Violation, simulate
+from sim_plans import random_plan
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRange:
+    """`count` seeds from `first` on."""
+
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What a range did; `failure` is the text of the first broken promise, which ends the range."""
+
+    runs: int
+    writes: int
+    kills: int
+    failure: str = ""
+
+
+def run_seeds(seeds: SeedRange) -> Tally:
+    """Simulate each seed of the range."""
+    runs = writes = kills = 0
+    for seed in range(seeds.first, seeds.first + seeds.count):
+        try:
+            result = simulate(random_plan(seed))
+        except Violation as violation:
+            return Tally(runs, writes, kills, str(violation))
+        runs += 1
+        writes += result.writes
+        kills += result.kills
+    return Tally(runs, writes, kills)
