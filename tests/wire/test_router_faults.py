@@ -64,8 +64,10 @@ class Case:
 FIRST_EVENT = chunk(b'data: {"n": 0}\n\n')
 LENGTH_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n"
 CASES = [
-    Case("502 is tried elsewhere", status(b"502 Bad Gateway"), 200, 1, 1),
-    Case("503 is tried elsewhere", status(b"503 Busy", b"retry-after: 7\r\n"), 200, 1, 1),
+    Case("502 not begun is tried elsewhere", status(b"502 Bad Gateway", b"retry-after: 1\r\n"), 200, 1, 1),
+    Case("503 of a broken engine is passed on", status(b"503 Fault"), 503, 1, 0),
+    Case("502 without a mark is passed on", status(b"502 Bad Gateway"), 502, 1, 0),
+    Case("503 not begun is tried elsewhere", status(b"503 Busy", b"retry-after: 7\r\n"), 200, 1, 1),
     Case("429 is tried elsewhere once", status(b"429 Slow", b"retry-after: 7\r\n"), 200, 1, 1),
     Case("500 is passed on", status(b"500 Oops"), 500, 1, 0),
     Case("504 is passed on", status(b"504 Late"), 504, 1, 0),
@@ -180,7 +182,7 @@ async def test_a_429_of_every_engine_is_passed_on_with_its_retry_after() -> None
 @on_uvloop
 async def test_a_spent_budget_passes_the_engines_503_on() -> None:
     async with (
-        Upstream(status(b"503 Busy")) as a,
+        Upstream(status(b"503 Busy", b"retry-after: 1\r\n")) as a,
         Upstream(healthy) as b,
         RunningRouter(pair(a, b)) as router,
     ):

@@ -285,7 +285,7 @@ class Exchange:
     def _on_head(self, head: ResponseHead, rest: bytes) -> None:
         state = self._state
         assert state is not None  # noqa: S101 (an answer has an endpoint)
-        failure = retry.classify_status(head.status)
+        failure = retry.classify_status(head.status, not_begun=head.retry_after_s is not None)
         if failure is not None:
             self._judge(failure, head.retry_after_s)
             if self._retry(failure):

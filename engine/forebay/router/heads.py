@@ -12,6 +12,8 @@ from typing import NamedTuple
 from forebay.contract.errors import UpstreamFault
 
 MAX_HEAD_BYTES = 65536
+DATED_RETRY_AFTER_S = 1.0
+"""Taken for a Retry-After that is a date; engines send seconds."""
 HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"})
 """Removed in both directions; transfer-encoding is handled with the framing, not here."""
 
@@ -139,7 +141,7 @@ def _decide(name: bytes, value: bytes, fields: _Fields) -> bool:
         case b"x-request-id":
             fields.has_request_id = True
         case b"retry-after":
-            fields.retry_after_s = float(value) if _DIGITS.fullmatch(value) else None
+            fields.retry_after_s = float(value) if _DIGITS.fullmatch(value) else DATED_RETRY_AFTER_S
         case _:
             return False  # our own headers, set by the router alone
     return True

@@ -1,9 +1,9 @@
 """Whether a failed attempt is tried again, as a pure function, and the budget that bounds retries.
 
 Never after the first byte went to the client. Never on 500, on a timeout or on 4xx: work may have started, or would
-fail again. Retried: a connection that could not be made, an idle connection that was closed under us, 502 and 503
-(engines answer these before they start), and 429 once. The budget protects engines from added work, so attempts that
-sent nothing are free of it.
+fail again. Retried: a connection that could not be made, an idle connection that was closed under us, 429 once, and 502
+and 503 with Retry-After, by which an engine says that it has not begun. The budget protects engines from added work, so
+attempts that sent nothing are free of it.
 """
 
 import enum
@@ -13,6 +13,7 @@ MAX_RETRIES = 2
 IDLE_RACE_S = 0.25
 """A reused connection lost within this time of sending was closed before the engine read the request."""
 MAX_AVOID_S = 60.0
+DEFAULT_AVOID_S = 1.0
 
 
 class Failure(enum.Enum):
@@ -63,9 +64,15 @@ class RetryBudget:
             self.tokens -= 1.0
 
 
-def classify_status(status: int) -> Failure | None:
-    """The failure that a status stands for before the answer is passed on; None when it is an answer to keep."""
-    return {429: Failure.STATUS_429, 502: Failure.STATUS_502, 503: Failure.STATUS_503}.get(status)
+def classify_status(status: int, *, not_begun: bool) -> Failure | None:
+    """The failure that a status stands for before the answer is passed on; None when it is an answer to keep.
+
+    `not_begun`: the answer has a Retry-After. A 503 without one comes from an engine that broke while it worked, and
+    the same request could break the next.
+    """
+    if status == 429:
+        return Failure.STATUS_429
+    return {502: Failure.STATUS_502, 503: Failure.STATUS_503}.get(status) if not_begun else None
 
 
 def classify_loss(*, reused: bool, elapsed_s: float) -> Failure:
@@ -86,7 +93,7 @@ def avoid_s(failure: Failure, retry_after_s: float | None) -> float:
     """Seconds for which other endpoints are preferred after this failure; Retry-After is honoured up to a minute."""
     match failure:
         case Failure.CONNECT | Failure.STATUS_502 | Failure.STATUS_503:
-            return min(1.0 if retry_after_s is None else retry_after_s, MAX_AVOID_S)
+            return min(DEFAULT_AVOID_S if retry_after_s is None else retry_after_s, MAX_AVOID_S)
         case Failure.STATUS_429:
             return min(retry_after_s or 0.0, MAX_AVOID_S)
         case _:

@@ -200,7 +200,16 @@ def test_only_failures_that_started_nothing_are_retried(failure: Failure, retrie
 
 @pytest.mark.parametrize("status", [200, 301, 400, 401, 403, 404, 408, 409, 413, 422, 500, 501, 504])
 def test_statuses_that_are_answers_are_kept(status: int) -> None:
-    assert classify_status(status) is None
+    assert classify_status(status, not_begun=False) is None
+    assert classify_status(status, not_begun=True) is None
+
+
+def test_a_503_is_a_failure_to_repeat_only_when_the_engine_says_it_has_not_begun() -> None:
+    assert classify_status(503, not_begun=True) is Failure.STATUS_503
+    assert classify_status(502, not_begun=True) is Failure.STATUS_502
+    assert classify_status(503, not_begun=False) is None
+    assert classify_status(502, not_begun=False) is None
+    assert classify_status(429, not_begun=False) is Failure.STATUS_429
 
 
 def test_a_lost_connection_is_an_idle_race_only_when_reused_and_at_once() -> None:

@@ -70,9 +70,9 @@ def test_a_close_is_said_to_the_client_once() -> None:
     assert out.endswith(b"connection: close\r\n\r\n")
 
 
-def test_retry_after_as_a_date_is_passed_on_and_not_understood() -> None:
+def test_retry_after_as_a_date_is_passed_on_and_taken_for_soon() -> None:
     head = parse_response_head(b"HTTP/1.1 503 x\r\nRetry-After: Wed, 21 Oct 2026 07:28:00 GMT", to_head_request=False)
-    assert head.retry_after_s is None
+    assert head.retry_after_s == 1.0
     assert head.lines == [b"Retry-After: Wed, 21 Oct 2026 07:28:00 GMT"]
 
 
