@@ -20,15 +20,20 @@ from setup import find_uv
 
 RELEASE = "1"
 SUITE = "bookworm"
-PACKAGES = ("python3", "python-is-python3", "ca-certificates", "libstdc++6")
+PACKAGES = ("python3", "python-is-python3", "ca-certificates", "libstdc++6", "usr-is-merged")
 PIP = "pip==25.3"
 SITE_PACKAGES = "/usr/local/lib/python3.11/dist-packages"
 EXCLUDED = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
+# `usrmerge` converts a system with separate /bin and /usr/bin and needs all of Perl, 50 MB. This one starts merged.
+MERGED_USR = (
+    "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
+    '--setup-hook=printf "Package: usrmerge\\nPin: version *\\nPin-Priority: -1\\n" > "$1/etc/apt/preferences.d/base"',
+)
 HOOKS = (
     # The byte code comes back on demand while building, and the images bring their own.
     'find "$1/usr" -name __pycache__ -prune -exec rm -rf {} +',
     'rm -rf "$1"/var/cache/* "$1"/var/log/* "$1"/usr/lib/python3.11/ensurepip "$1"/usr/lib/python3.11/idlelib',
-    'rm -rf "$1"/usr/lib/python3.11/pydoc_data "$1"/usr/lib/python3.11/lib2to3',
+    'rm -rf "$1"/usr/lib/python3.11/pydoc_data "$1"/usr/lib/python3.11/lib2to3 "$1"/etc/apt/preferences.d/base',
 )
 
 
@@ -42,7 +47,7 @@ def base_reference(builder: Builder) -> str:
     if not isinstance(builder, Buildah):
         return "python:3.11-slim-bookworm"
     dockerfile = IMAGES / "Dockerfile.base"
-    recipe = (RELEASE, SUITE, PACKAGES, PIP, EXCLUDED, HOOKS, dockerfile.read_text(encoding="utf-8"))
+    recipe = (RELEASE, SUITE, PACKAGES, PIP, EXCLUDED, MERGED_USR, HOOKS, dockerfile.read_text(encoding="utf-8"))
     reference = f"forebay.dev/base:{hashlib.sha256(repr(recipe).encode()).hexdigest()[:12]}"
     if not builder.has(reference):
         with stage("base image"), tempfile.TemporaryDirectory() as folder:
@@ -55,6 +60,7 @@ def _make_root_file_system(folder: Path) -> None:
     pip = folder / "pip"
     install = [find_uv(), "pip", "install", "--quiet", "--no-deps", "--target", str(pip), PIP]
     command = ["mmdebstrap", "--quiet", "--variant=essential", "--mode=root", f"--include={','.join(PACKAGES)}"]
+    command += MERGED_USR
     command += [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED]
     command += [f"--customize-hook={hook}" for hook in (*HOOKS, f'cp -r "{pip}/pip" "$1{SITE_PACKAGES}/"')]
     command += [SUITE, str(folder / "rootfs.tar")]

@@ -29,7 +29,7 @@ class Builder(Protocol):
         """Builds the Dockerfile and names the result. `mounts` maps host paths to paths seen by RUN."""
 
     def save(self, reference: str, archive: Path) -> None:
-        """Writes the image as an OCI archive, layers uncompressed where possible."""
+        """Writes the image as an OCI archive."""
 
     def push(self, archive: Path, reference: str) -> None:
         """Pushes an archive written by `save` to the registry in `reference`."""
@@ -64,8 +64,9 @@ class Buildah:
         _run([*command, f"--file={dockerfile}", str(context)])
 
     def save(self, reference: str, archive: Path) -> None:
-        """See `Builder`."""
-        _run([*self._command, "push", "--disable-compression", reference, f"oci-archive:{archive}:{reference}"])
+        """See `Builder`. zstd at its fastest: half the time of gzip, and smaller."""
+        compression = ["--compression-format=zstd", "--compression-level=1"]
+        _run([*self._command, "push", *compression, reference, f"oci-archive:{archive}:{reference}"])
 
     def push(self, archive: Path, reference: str) -> None:
         """See `Builder`."""
