@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.engine.attention.batch import build_batch, flat_positions, groups_by_length
@@ -11,6 +11,7 @@ PAGE_TOKENS = 4
 ROWS = st.lists(st.tuples(st.integers(0, 70), st.integers(1, 9)), min_size=1, max_size=12)
 
 
+@settings(deadline=None)
 @given(ROWS)
 def test_slots_follow_the_page_tables(rows: list[tuple[int, int]]) -> None:
     starts, counts = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
@@ -40,6 +41,7 @@ def test_slots_follow_the_page_tables(rows: list[tuple[int, int]]) -> None:
         assert seen == [int(starts[firsts.index(place)]) + 1 for place in places]
 
 
+@settings(deadline=None)
 @given(ROWS)
 def test_flat_positions_enumerate_each_row(rows: list[tuple[int, int]]) -> None:
     starts, counts = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
@@ -48,6 +50,7 @@ def test_flat_positions_enumerate_each_row(rows: list[tuple[int, int]]) -> None:
     assert list(zip(row_of.tolist(), positions.tolist(), strict=True)) == expected
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=40))
 def test_groups_cover_all_rows_and_waste_less_than_half(lengths: list[int]) -> None:
     pages = np.array(lengths, dtype=np.int64)

@@ -1,0 +1,196 @@
+"""Real weights, real text: greedy tokens equal transformers' on 20 prompts of 64 tokens.
+
+In fp32 every token is equal: alone, and in mixed batches with chunked prefill and reused prefixes. The oracle reads
+prompt and answer in one pass: when its best token at every position is the one we generated, its own greedy text is
+ours, by induction, at a fraction of the cost of decoding (two prompts are decoded as well). In bf16 the comparison is
+by probability: rounding can flip a near-tie, after which two texts differ for good, so each position is judged alone.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from forebay.engine.attention.batch import build_batch
+from forebay.engine.attention.paged import PagedCache
+from forebay.engine.loader.checkpoint import read_config, read_tokenizer
+from forebay.engine.loader.weights import open_tensors
+from forebay.engine.models.registry import load_model
+from forebay.engine.runner.torch_runner import TorchRunner
+from model_build import PAGE_TOKENS, Sequences, runner_for
+from smollm2 import smollm2_directory, smollm2_gguf
+
+pytestmark = pytest.mark.timeout(900)
+NEW_TOKENS = 64
+SYSTEM = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+QUESTIONS = [
+    "What is the capital of France?",
+    "Name three primary colors.",
+    "Explain gravity to a child in two sentences.",
+    "Write a haiku about the sea.",
+    "What is 7 times 8?",
+    "Translate 'good morning' into Spanish.",
+    "List the planets of the solar system.",
+    "Why is the sky blue?",
+    "Write a Python function that reverses a string.",
+    "Who wrote Romeo and Juliet?",
+    "Give me a recipe for pancakes.",
+    "What is photosynthesis?",
+    "Summarize the plot of Cinderella.",
+    "How do I boil an egg?",
+    "What are the benefits of exercise?",
+    "Tell me a joke about computers.",
+]
+PLAIN = [
+    "Once upon a time, in a small village at the edge of a dark forest, there lived",
+    "The history of the steam engine begins with",
+    "def fibonacci(n):\n    ",
+    " ".join(["The quick brown fox jumps over the lazy dog."] * 20),
+]
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    tokenizer = Tokenizer.from_str(read_tokenizer(smollm2_gguf()).tokenizer_json)
+    chats = [f"{SYSTEM}<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n" for text in QUESTIONS]
+    return [tokenizer.encode(text).ids for text in chats + PLAIN]
+
+
+@pytest.fixture(scope="module")
+def oracle() -> Any:
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - seconds of imports that only this fixture needs
+
+    torch.set_num_threads(2)
+    return AutoModelForCausalLM.from_pretrained(smollm2_directory(), dtype=torch.float32).eval()
+
+
+def assert_greedy(oracle: Any, prompt: list[int], answer: list[int]) -> None:
+    """Fail unless `answer` is what transformers generates greedily after `prompt`."""
+    with torch.inference_mode():
+        logits = oracle(torch.tensor([prompt + answer[:-1]]), logits_to_keep=len(answer)).logits[0]
+    assert len(answer) == NEW_TOKENS
+    assert logits.argmax(-1).tolist() == answer
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[TorchRunner]:
+    runner = runner_for(smollm2_gguf(), "fp32", pages=400)
+    yield runner
+    runner.close()
+
+
+@pytest.fixture(scope="module")
+def answers(prompts: list[list[int]], runner: TorchRunner) -> list[list[int]]:
+    """Our greedy continuation of each prompt, one at a time."""
+    found = []
+    for prompt in prompts:
+        sequences = Sequences(runner, pages=400)
+        sequences.add(0, prompt)
+        sequences.advance({0: len(prompt)})
+        sequences.generate([0], NEW_TOKENS - 1)
+        found.append(sequences.by_slot[0].tokens[len(prompt) :])
+    return found
+
+
+def test_alone_every_token_equals_transformers(prompts: list[list[int]], answers: list[list[int]], oracle: Any) -> None:
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert_greedy(oracle, prompt, answer)
+
+
+def test_the_oracle_decodes_what_it_reads(prompts: list[list[int]], answers: list[list[int]], oracle: Any) -> None:
+    for index in (0, 18):
+        prompt = torch.tensor([prompts[index]])
+        generated = oracle.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=NEW_TOKENS,
+            do_sample=False,
+            eos_token_id=None,
+        )
+        assert generated[0, len(prompts[index]) :].tolist() == answers[index]
+
+
+def test_in_mixed_batches_with_chunks_and_reused_prefixes_every_token_is_the_same(
+    prompts: list[list[int]], answers: list[list[int]], runner: TorchRunner
+) -> None:
+    """Every step decodes the rows that are ready and gives the rest of 48 tokens to prefills in chunks."""
+    sequences = Sequences(runner, pages=400)
+    system_tokens = _common_prefix(prompts[:16])
+    waiting = dict(enumerate(prompts))
+    reused = 0
+    while waiting or _unfinished(sequences, prompts):
+        copies: tuple[tuple[int, int, int], ...] = ()
+        counts = {slot: 1 for slot in _unfinished(sequences, prompts) if _is_decoding(sequences, slot)}
+        room = 48 - len(counts)
+        for slot in _unfinished(sequences, prompts):
+            row = sequences.by_slot[slot]
+            if slot not in counts and room > 0:
+                counts[slot] = min(room, len(row.tokens) - row.computed)
+                room -= counts[slot]
+        if waiting and room > 0:
+            slot = min(waiting)
+            sequences.add(slot, waiting.pop(slot))
+            if 0 < slot < 16:
+                copies = sequences.share_prefix(slot, 0, system_tokens)
+                reused += system_tokens
+            counts[slot] = min(room, len(prompts[slot]) - sequences.by_slot[slot].computed)
+        sequences.advance(counts, copies)
+    assert [sequences.by_slot[slot].tokens[len(prompt) :] for slot, prompt in enumerate(prompts)] == answers
+    assert reused > 15 * PAGE_TOKENS
+    assert system_tokens % PAGE_TOKENS > 0
+
+
+def _unfinished(sequences: Sequences, prompts: list[list[int]]) -> list[int]:
+    return [slot for slot, row in sequences.by_slot.items() if len(row.tokens) < len(prompts[slot]) + NEW_TOKENS]
+
+
+def _is_decoding(sequences: Sequences, slot: int) -> bool:
+    row = sequences.by_slot[slot]
+    return len(row.tokens) - row.computed == 1 and row.computed > 0
+
+
+def _common_prefix(prompts: list[list[int]]) -> int:
+    return next(i for i, column in enumerate(zip(*prompts, strict=False)) if len(set(column)) > 1)
+
+
+BF16_KL = 0.02
+"""Largest mean divergence per token, in nats, between bf16 and fp32 next-token distributions."""
+BF16_AGREEMENT = 0.95
+"""Least share of positions where bf16 picks the fp32 token."""
+
+
+@pytest.mark.parametrize("hardware", [True, False], ids=["bf16 products", "fp32 products"])
+def test_bf16_stays_within_its_stated_tolerance(
+    prompts: list[list[int]], answers: list[list[int]], hardware: bool
+) -> None:
+    texts = list(zip(prompts, answers, strict=True))[::4]
+    exact = _next_token_logits(texts, lambda tensor: tensor.float(), torch.float32)
+    bf16 = (lambda tensor: tensor.bfloat16()) if hardware else (lambda tensor: tensor.bfloat16().float())
+    rounded = _next_token_logits(texts, bf16, torch.bfloat16)
+    expected, got = exact.log_softmax(-1), rounded.log_softmax(-1)
+    divergence = (expected.exp() * (expected - got)).sum(-1)
+    agreement = (exact.argmax(-1) == rounded.argmax(-1)).float().mean()
+    assert float(divergence.mean()) < BF16_KL
+    assert float(agreement) > BF16_AGREEMENT
+    assert float(divergence.mean()) > 0
+
+
+def _next_token_logits(texts: list[tuple[list[int], list[int]]], cast: Any, kv_dtype: torch.dtype) -> torch.Tensor:
+    """fp32 logits [rows, vocab] at every generated position of `texts` (prompt, answer)."""
+    path = smollm2_gguf()
+    config = read_config(path)
+    model = load_model(open_tensors(path, config), config, cast, 2)
+    cache = PagedCache(config, pages=40, page_tokens=PAGE_TOKENS, dtype=kv_dtype)
+    logits = []
+    for prompt, answer in texts:
+        tokens = prompt + answer[:-1]
+        pages = tuple(range(-(-len(tokens) // PAGE_TOKENS)))
+        batch = build_batch(np.array([0]), np.array([len(tokens)]), [pages], PAGE_TOKENS, model.dtype)
+        answered = torch.arange(len(prompt) - 1, len(tokens))
+        with torch.inference_mode():
+            positions = torch.arange(len(tokens))
+            logits.append(model.forward(torch.tensor(tokens), positions, batch, cache, answered).float())
+    return torch.cat(logits)
