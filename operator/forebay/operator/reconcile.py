@@ -19,6 +19,7 @@ from forebay.operator.desired.engine import with_replicas
 from forebay.operator.desired.kinds import DEPLOYMENT
 from forebay.operator.desired.metadata import Owner, is_ours, owner_of, revision_of, role_of
 from forebay.operator.desired.networkpolicies import network_policies
+from forebay.operator.desired.pods import longest_request_s
 from forebay.operator.desired.rbac import router_access
 from forebay.operator.desired.router import router_objects, router_revision
 from forebay.operator.desired.routes import RecordedRoutes, read_routes, routes_object
@@ -184,7 +185,7 @@ def _drain_overdue(state: _Pass) -> bool:
         return False
     longest_s = DEFAULT_MAX_SECONDS
     if isinstance(state.intent, Intent):
-        longest_s = int(state.intent.effective.get("max_seconds", DEFAULT_MAX_SECONDS))
+        longest_s = longest_request_s(state.intent.effective)
     return state.now >= state.routes.since + timedelta(seconds=longest_s + DRAIN_SLACK_S)
 
 

@@ -30,11 +30,13 @@ STARTUP_FLOOR_S: Final = 120
 UNKNOWN_SIZE_STARTUP_S: Final = 1800
 """Start-up time where the Model does not say how large the weights are."""
 PROBE_PERIOD_S: Final = 2
-DRAIN_MARGIN_S: Final = 30
-"""What a pod gets beyond its longest request, to stop after the last one."""
+DRAIN_MARGIN_S: Final = 45
+"""What a pod gets beyond its longest request: the engine's own stop after SIGTERM and some slack."""
 
 DEFAULT_CPU_REQUEST: Final = "250m"
 UNKNOWN_SIZE_MEMORY_BYTES: Final = 1 << 30
+AUTOMATIC_CACHE_BYTES: Final = 512 << 20
+"""Reserved for the KV cache where the engine chooses its size itself."""
 PROCESS_MEMORY_BYTES: Final = 512 << 20
 """Interpreter, torch and tokenizer, without weights and cache."""
 
@@ -76,7 +78,12 @@ def engine_template(
 
 def grace_s(effective: Effective) -> int:
     """Seconds that an engine pod is given to finish its requests."""
-    return int(effective.get("max_seconds", DEFAULT_MAX_SECONDS)) + DRAIN_MARGIN_S
+    return longest_request_s(effective) + DRAIN_MARGIN_S
+
+
+def longest_request_s(effective: Effective) -> int:
+    """Longest life of a request, rounded up."""
+    return math.ceil(effective.get("max_seconds", DEFAULT_MAX_SECONDS))
 
 
 def startup_s(size_bytes: int | None) -> int:
@@ -125,9 +132,7 @@ def _container(references: References, effective: Effective, mount: ModelMount) 
             "timeoutSeconds": 10,
             "failureThreshold": 6,
         },
-        "lifecycle": {
-            "preStop": {"exec": {"command": ["python", "-m", "forebay.engine", "drain", "--port", str(PORT_ENGINE)]}}
-        },
+        "lifecycle": {"preStop": {"exec": {"command": _drain_command(effective)}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [
             {"name": MODEL_VOLUME, "mountPath": MODEL_DIR, "readOnly": True},
@@ -135,6 +140,11 @@ def _container(references: References, effective: Effective, mount: ModelMount) 
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
         ],
     }
+
+
+def _drain_command(effective: Effective) -> list[str]:
+    wait_s = str(longest_request_s(effective))
+    return ["python", "-m", "forebay.engine", "drain", "--port", str(PORT_ENGINE), "--timeout-s", wait_s]
 
 
 def _resources(references: References, effective: Effective) -> dict[str, Any]:
@@ -145,7 +155,8 @@ def _resources(references: References, effective: Effective) -> dict[str, Any]:
     limits = dict((given.limits if given else None) or {})
     size = references.checkpoint.size_bytes
     weights = UNKNOWN_SIZE_MEMORY_BYTES if size is None else size
-    memory = weights + int(effective.get("kv_cache_bytes", 0)) + PROCESS_MEMORY_BYTES
+    cache = int(effective.get("kv_cache_bytes", 0)) or AUTOMATIC_CACHE_BYTES
+    memory = weights + cache + PROCESS_MEMORY_BYTES
     for name, value in (("cpu", DEFAULT_CPU_REQUEST), ("memory", str(memory))):
         if name not in requests and name not in limits:
             requests[name] = value

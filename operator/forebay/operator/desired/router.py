@@ -1,7 +1,7 @@
 """The router of a deployment: Service and Deployment. Not part of a revision: a change rolls routers, not engines.
 
-A router pod sleeps before it stops, so that the cluster forgets its address while it still answers, and then gets the
-time of the longest request to finish its streams.
+A router that is asked to stop goes on accepting while the cluster forgets its address, and then gets the time of the
+longest request to finish its streams.
 """
 
 import hashlib
@@ -26,9 +26,8 @@ from forebay.operator.effective import DEFAULT_MAX_SECONDS
 from forebay.operator.snapshot import Json, Settings
 
 KEYS_DIR: Final = "/etc/forebay/keys"
-ENDPOINT_LAG_S: Final = 5
-"""Time for the cluster to stop sending new connections to a pod that is going away."""
-STOP_MARGIN_S: Final = 30
+STOP_MARGIN_S: Final = 35
+"""What a router pod gets beyond the longest request: the time in which it still accepts, and some slack."""
 
 
 def router_objects(owner: Owner, spec: ModelDeploymentSpec, settings: Settings) -> tuple[dict[str, Any], ...]:
@@ -62,7 +61,6 @@ def router_revision(workload: Json) -> str:
 
 
 def _template(owner: Owner, spec: ModelDeploymentSpec, settings: Settings) -> dict[str, Any]:
-    longest_s = (spec.limits.max_seconds if spec.limits else None) or DEFAULT_MAX_SECONDS
     keys = spec.router.api_keys_secret_ref if spec.router else None
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     if keys is not None:
@@ -72,7 +70,7 @@ def _template(owner: Owner, spec: ModelDeploymentSpec, settings: Settings) -> di
         "enableServiceLinks": False,
         "serviceAccountName": router_name(owner.name),
         "securityContext": pod_security(),
-        "terminationGracePeriodSeconds": longest_s + ENDPOINT_LAG_S + STOP_MARGIN_S,
+        "terminationGracePeriodSeconds": _longest_request_s(spec) + STOP_MARGIN_S,
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -88,9 +86,15 @@ def _template(owner: Owner, spec: ModelDeploymentSpec, settings: Settings) -> di
     return {"metadata": {"labels": labels(owner, ROLE_ROUTER, digest)}, "spec": pod}
 
 
+def _longest_request_s(spec: ModelDeploymentSpec) -> int:
+    """By the deployment alone: the router must not wait for a release to be readable."""
+    return (spec.limits.max_seconds if spec.limits else None) or DEFAULT_MAX_SECONDS
+
+
 def _container(owner: Owner, spec: ModelDeploymentSpec, settings: Settings) -> dict[str, Any]:
     arguments = ["--deployment", owner.name, "--namespace", owner.namespace]
     arguments += ["--port", str(PORT_ROUTER), "--admin-port", str(PORT_ROUTER_ADMIN)]
+    arguments += ["--response-timeout-seconds", str(_longest_request_s(spec) + STOP_MARGIN_S)]
     mounts: list[dict[str, Any]] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - an emptyDir of the pod
     if spec.router is not None and spec.router.api_keys_secret_ref is not None:
         arguments += ["--api-keys-dir", KEYS_DIR]
@@ -119,7 +123,6 @@ def _container(owner: Owner, spec: ModelDeploymentSpec, settings: Settings) -> d
             "timeoutSeconds": 10,
             "failureThreshold": 6,
         },
-        "lifecycle": {"preStop": {"sleep": {"seconds": ENDPOINT_LAG_S}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
