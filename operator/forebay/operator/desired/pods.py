@@ -83,7 +83,8 @@ def grace_s(effective: Effective) -> int:
 
 def longest_request_s(effective: Effective) -> int:
     """Longest life of a request, rounded up."""
-    return math.ceil(effective.get("max_seconds", DEFAULT_MAX_SECONDS))
+    longest: float = effective.get("max_seconds", DEFAULT_MAX_SECONDS)
+    return math.ceil(longest)
 
 
 def startup_s(size_bytes: int | None) -> int:
