@@ -6,6 +6,7 @@ ours, by induction, at a fraction of the cost of decoding (two prompts are decod
 by probability: rounding can flip a near-tie, after which two texts differ for good, so each position is judged alone.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,11 +17,14 @@ from tokenizers import Tokenizer
 
 from forebay.engine.attention.batch import build_batch
 from forebay.engine.attention.paged import PagedCache
+from forebay.engine.limits import SchedulerLimits
 from forebay.engine.loader.checkpoint import read_config, read_tokenizer
 from forebay.engine.loader.weights import open_tensors
 from forebay.engine.models.registry import load_model
-from forebay.engine.runner.torch_runner import TorchRunner
-from model_build import PAGE_TOKENS, Sequences, runner_for
+from forebay.engine.request import NewRequest
+from forebay.engine.runner.torch_runner import TorchRunner, TorchStepHandle
+from forebay.engine.scheduler import Scheduler
+from model_build import GREEDY, PAGE_TOKENS, Sequences, runner_for
 from smollm2 import smollm2_directory, smollm2_gguf
 
 pytestmark = pytest.mark.timeout(900)
@@ -113,47 +117,64 @@ def test_the_oracle_decodes_what_it_reads(prompts: list[list[int]], answers: lis
         assert generated[0, len(prompts[index]) :].tolist() == answers[index]
 
 
-def test_in_mixed_batches_with_chunks_and_reused_prefixes_every_token_is_the_same(
+def test_in_mixed_batches_every_token_is_the_same(
     prompts: list[list[int]], answers: list[list[int]], runner: TorchRunner
 ) -> None:
-    """Every step decodes the rows that are ready and gives the rest of 48 tokens to prefills in chunks."""
-    sequences = Sequences(runner, pages=400)
-    system_tokens = _common_prefix(prompts[:16])
-    waiting = dict(enumerate(prompts))
-    reused = 0
-    while waiting or _unfinished(sequences, prompts):
-        copies: tuple[tuple[int, int, int], ...] = ()
-        counts = {slot: 1 for slot in _unfinished(sequences, prompts) if _is_decoding(sequences, slot)}
-        room = 48 - len(counts)
-        for slot in _unfinished(sequences, prompts):
-            row = sequences.by_slot[slot]
-            if slot not in counts and room > 0:
-                counts[slot] = min(room, len(row.tokens) - row.computed)
-                room -= counts[slot]
-        if waiting and room > 0:
-            slot = min(waiting)
-            sequences.add(slot, waiting.pop(slot))
-            if 0 < slot < 16:
-                copies = sequences.share_prefix(slot, 0, system_tokens)
-                reused += system_tokens
-            counts[slot] = min(room, len(prompts[slot]) - sequences.by_slot[slot].computed)
-        sequences.advance(counts, copies)
-    assert [sequences.by_slot[slot].tokens[len(prompt) :] for slot, prompt in enumerate(prompts)] == answers
-    assert reused > 15 * PAGE_TOKENS
-    assert system_tokens % PAGE_TOKENS > 0
+    """Through the real scheduler: two steps in flight, prefill in chunks, reused prefixes, too few pages for all."""
+    limits = SchedulerLimits(
+        pages=72,
+        page_tokens=PAGE_TOKENS,
+        max_running=20,
+        max_waiting=20,
+        max_batch_tokens=48,
+        max_prompt_tokens=1000,
+        max_sequence_tokens=1100,
+    )
+    scheduler = Scheduler(limits, b"parity")
+    found = _generate(scheduler, runner, prompts, new_request_every_steps=3)
+    assert found == answers
+    load = scheduler.load()
+    shared = next(i for i, column in enumerate(zip(*prompts[:16], strict=False)) if len(set(column)) > 1)
+    assert shared % PAGE_TOKENS > 0
+    assert load.reused_tokens > 10 * shared
+    assert load.preemptions > 0
+    assert max(len(prompt) for prompt in prompts) > limits.max_batch_tokens
+    assert load.steps < NEW_TOKENS * len(prompts) / 4
 
 
-def _unfinished(sequences: Sequences, prompts: list[list[int]]) -> list[int]:
-    return [slot for slot, row in sequences.by_slot.items() if len(row.tokens) < len(prompts[slot]) + NEW_TOKENS]
+def _generate(
+    scheduler: Scheduler, runner: TorchRunner, prompts: list[list[int]], new_request_every_steps: int
+) -> list[list[int]]:
+    found: dict[int, list[int]] = {index: [] for index in range(len(prompts))}
+    waiting = list(enumerate(prompts))
+    in_flight: deque[TorchStepHandle] = deque()
+    turn = 0
+    while waiting or not scheduler.idle:
+        if waiting and turn % new_request_every_steps == 0:
+            scheduler.add(_request(*waiting.pop(0)), now_s=0.0)
+        turn += 1
+        plan = scheduler.plan()
+        if plan is not None:
+            in_flight.append(runner.launch(plan))
+        if in_flight and (plan is None or len(in_flight) == 2):
+            events = scheduler.commit(in_flight.popleft().result(), now_s=0.0)
+            for request_id, token in zip(events.request_ids, events.tokens, strict=True):
+                found[request_id].append(token)
+    return list(found.values())
 
 
-def _is_decoding(sequences: Sequences, slot: int) -> bool:
-    row = sequences.by_slot[slot]
-    return len(row.tokens) - row.computed == 1 and row.computed > 0
-
-
-def _common_prefix(prompts: list[list[int]]) -> int:
-    return next(i for i, column in enumerate(zip(*prompts, strict=False)) if len(set(column)) > 1)
+def _request(index: int, prompt: list[int]) -> NewRequest:
+    return NewRequest(
+        request_id=index,
+        prompt=tuple(prompt),
+        sampling=GREEDY,
+        max_new_tokens=NEW_TOKENS,
+        stop_token_ids=frozenset(),
+        ignore_eos=True,
+        tenant="",
+        priority=0,
+        deadline_s=float("inf"),
+    )
 
 
 BF16_KL = 0.02
