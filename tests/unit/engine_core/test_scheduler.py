@@ -180,6 +180,34 @@ def test_a_shortage_of_pages_preempts_the_latest_of_the_lowest_priority() -> Non
     drive.assert_at_rest()
 
 
+def test_a_row_waits_for_pages_that_a_step_holds_instead_of_preempting() -> None:
+    drive = Drive(replace(LIMITS, pages=9))
+    for n in (1, 2, 3):
+        drive.add(request(n, range(n * 20, n * 20 + 7), max_new_tokens=8, deadline_s=1.0 if n == 3 else 1e9))
+    for _ in range(5):
+        drive.step()
+    drive.launch()
+    drive.expire(1.0)
+    load = drive.scheduler.load()
+    assert (load.pages_free, load.pages_held) == (0, 3)
+    assert drive.launch() is None, "both rows need a page"
+    assert drive.scheduler.load().preemptions == 0
+    drive.run(depth=2)
+    assert drive.scheduler.load().preemptions == 0
+    assert drive.tokens[2] == sequential_tokens(request(2, range(40, 47), max_new_tokens=8), VOCABULARY)
+
+
+def test_admission_leaves_a_page_for_each_running_row() -> None:
+    drive = Drive(replace(LIMITS, pages=8))
+    drive.add(request(1, range(16), max_new_tokens=8))
+    drive.step()
+    drive.add(request(2, range(20, 36), max_new_tokens=1))
+    drive.step()
+    assert drive.scheduler.load().waiting == 1, "four pages are free, the running row needs one of them now"
+    drive.run()
+    assert drive.scheduler.load().preemptions == 0
+
+
 def test_guaranteed_no_evict_never_preempts() -> None:
     drive = Drive(replace(LIMITS, pages=12, admission=AdmissionPolicy.GUARANTEED_NO_EVICT))
     for n in range(1, 6):
