@@ -104,7 +104,7 @@ class ApiChannel:
         self._frames = FrameReader()
 
     def send(self, message: Message) -> None:
-        """Queue one message for the core; silently dropped once the core is gone (its death is reported by `receive`)."""
+        """Queue one message for the core; dropped once the core is gone, which `receive` reports."""
         if not self._writer.is_closing():
             self._writer.write(frame(message))
 

@@ -207,7 +207,7 @@ def run_core(descriptor: int) -> int:
     except ForebayError as error:
         _log.exception("the core ends: %s", error.message)
         return _report_fault(channel, error.message)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the process boundary: clients must hear of any end
         _log.exception("the core ends")
         return _report_fault(channel, f"{type(error).__name__}: {error}")
 

@@ -1,0 +1,58 @@
+"""Frames survive any cut of the byte stream, and every message survives its own encoding."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forebay.engine.channel import FrameReader, frame
+from forebay.engine.messages import (
+    Abort,
+    Add,
+    Drain,
+    Fault,
+    Load,
+    Message,
+    Ping,
+    Ready,
+    Refused,
+    Start,
+    Step,
+    decode,
+    encode,
+)
+
+ids = st.lists(st.integers(0, 2**53), max_size=5).map(tuple)
+counts = st.lists(st.integers(0, 2**31), max_size=5).map(tuple)
+texts = st.lists(st.text(max_size=10), max_size=5).map(tuple)
+numbers: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(0, 2**63),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    str: st.text(max_size=20),
+    bool: st.booleans(),
+    tuple[int, ...]: counts,
+    tuple[str, ...]: texts,
+}
+messages: st.SearchStrategy[Message] = st.one_of(
+    *(
+        st.builds(kind, **{name: numbers[annotation] for name, annotation in kind.__annotations__.items()})
+        for kind in (Start, Add, Abort, Drain, Ping, Ready, Load, Step, Refused, Fault)
+    )
+)
+
+
+@given(messages)
+def test_a_message_is_the_same_after_encoding_and_decoding(message: Message) -> None:
+    assert decode(encode(message)) == message
+
+
+@given(st.lists(messages, max_size=5), st.data())
+def test_messages_come_whole_and_in_order_however_the_bytes_are_cut(sent: list[Message], data: st.DataObject) -> None:
+    stream = b"".join(map(frame, sent))
+    reader = FrameReader()
+    received: list[Message] = []
+    while stream:
+        cut = data.draw(st.integers(1, len(stream)))
+        received += reader.feed(stream[:cut])
+        stream = stream[cut:]
+    assert received == sent
