@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import kopf
 from aiohttp import web
@@ -115,6 +115,8 @@ async def _watch(config: OperatorConfig, on_event: Callable[..., None], connect:
     await kopf.operator(
         registry=registry,
         settings=_settings(),
+        # Otherwise kopf asks for the user's name, and the pod's user has none.
+        identity=cast("Any", config.identity),
         standalone=True,
         clusterwide=not config.watch_namespaces,
         namespaces=config.watch_namespaces,
