@@ -125,6 +125,17 @@ def wait_for(port: int, deadline_s: float = 15.0) -> None:
             return
 
 
+def only_child(pid: int, deadline_s: float = 10.0) -> int:
+    """The first child of a process, once it has one: a server listens before its worker runs."""
+    end = time.monotonic() + deadline_s
+    while True:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        if children:
+            return int(children[0])
+        assert time.monotonic() < end, f"process {pid} has no child"
+        time.sleep(0.05)
+
+
 @contextmanager
 def started(arguments: list[str], core: int, port: int) -> Iterator[int]:
     """A process pinned to a core, from listening until the block ends; gives its process id."""
@@ -177,8 +188,7 @@ http {{
 """
     )
     with started(["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")], core, port) as pid:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        yield Proxy("nginx", port, int(children[0]))
+        yield Proxy("nginx", port, only_child(pid))
 
 
 def wrk(port: int, mode: str, seconds: float, folder: Path, core: int) -> tuple[int, float, float, float, int]:
