@@ -61,9 +61,11 @@ class DummyUpstream(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
 
     def _next(self, left: int, pace_s: float) -> None:
+        if self._transport.is_closing():
+            return
         if not left:
             self._transport.write(b"0\r\n\r\n")
-        elif not self._transport.is_closing():
+        else:
             self._transport.write(self._chunk)
             if pace_s:
                 self._loop.call_later(pace_s, self._next, left - 1, pace_s)
@@ -205,7 +207,19 @@ def wrk(port: int, mode: str, seconds: float, folder: Path, core: int) -> tuple[
         "  print(string.format('RESULT %d %d %f %f %d', summary.requests, summary.duration, latency:percentile(50),"
         " latency:percentile(99), e.connect + e.read + e.write + e.status + e.timeout))\nend\n"
     )
-    command = ["taskset", "-c", str(core), "wrk", "-t1", f"-c{CONNECTIONS[mode]}", f"-d{seconds:g}s", "-s", str(script)]
+    command = [
+        "taskset",
+        "-c",
+        str(core),
+        "wrk",
+        "-t1",
+        f"-c{CONNECTIONS[mode]}",
+        f"-d{seconds:g}s",
+        "--timeout",
+        "30s",
+        "-s",
+        str(script),
+    ]
     out = subprocess.run([*command, f"http://127.0.0.1:{port}"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"RESULT (\d+) (\d+) ([\d.]+) ([\d.]+) (\d+)", out)
     assert found, out
