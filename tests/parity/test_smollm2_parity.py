@@ -145,22 +145,28 @@ def test_in_mixed_batches_every_token_is_the_same(
 def _generate(
     scheduler: Scheduler, runner: TorchRunner, prompts: list[list[int]], new_request_every_steps: int
 ) -> list[list[int]]:
-    found: dict[int, list[int]] = {index: [] for index in range(len(prompts))}
-    waiting = list(enumerate(prompts))
+    found: list[list[int]] = [[] for _ in prompts]
     in_flight: deque[TorchStepHandle] = deque()
-    turn = 0
-    while waiting or not scheduler.idle:
-        if waiting and turn % new_request_every_steps == 0:
-            scheduler.add(_request(*waiting.pop(0)), now_s=0.0)
+    added, turn = 0, 0
+    while added < len(prompts) or not scheduler.idle:
+        if added < len(prompts) and turn % new_request_every_steps == 0:
+            scheduler.add(_request(added, prompts[added]), now_s=0.0)
+            added += 1
         turn += 1
         plan = scheduler.plan()
         if plan is not None:
             in_flight.append(runner.launch(plan))
-        if in_flight and (plan is None or len(in_flight) == 2):
-            events = scheduler.commit(in_flight.popleft().result(), now_s=0.0)
-            for request_id, token in zip(events.request_ids, events.tokens, strict=True):
-                found[request_id].append(token)
-    return list(found.values())
+        if plan is None or len(in_flight) == 2:
+            _commit_oldest(scheduler, in_flight, found)
+    return found
+
+
+def _commit_oldest(scheduler: Scheduler, in_flight: "deque[TorchStepHandle]", found: list[list[int]]) -> None:
+    if not in_flight:
+        return
+    events = scheduler.commit(in_flight.popleft().result(), now_s=0.0)
+    for request_id, token in zip(events.request_ids, events.tokens, strict=True):
+        found[request_id].append(token)
 
 
 def _request(index: int, prompt: list[int]) -> NewRequest:

@@ -21,24 +21,25 @@ def test_slots_follow_the_page_tables(rows: list[tuple[int, int]]) -> None:
         tables.append(tuple(range(next_page, next_page + used)))
         next_page += used
     batch = build_batch(starts, counts, tables, PAGE_TOKENS, torch.float32)
-    expected = [
-        tables[row][p // PAGE_TOKENS] * PAGE_TOKENS + p % PAGE_TOKENS
-        for row, (start, count) in enumerate(rows)
-        for p in range(start, start + count)
+    row_of, positions = flat_positions(starts, counts)
+    pages = [tables[row][p // PAGE_TOKENS] for row, p in zip(row_of, positions, strict=True)]
+    assert batch.slots.tolist() == [
+        page * PAGE_TOKENS + p % PAGE_TOKENS for page, p in zip(pages, positions, strict=True)
     ]
-    assert batch.slots.tolist() == expected
+
+
+@settings(deadline=None)
+@given(ROWS)
+def test_every_row_is_attended_once_up_to_its_own_position(rows: list[tuple[int, int]]) -> None:
+    starts, counts = (np.array(column, dtype=np.int64) for column in zip(*rows, strict=True))
+    batch = build_batch(starts, counts, [range(40)] * len(rows), PAGE_TOKENS, torch.float32)
     firsts = (np.cumsum(counts) - counts).tolist()
-    decoded = [
-        place
-        for group in batch.decodes
-        for place in (range(len(rows)) if group.tokens is None else group.tokens.tolist())
-    ]
-    chunked = [chunk.first for chunk in batch.prefills]
-    assert sorted(decoded + chunked) == firsts
-    for group in batch.decodes:
+    places = [range(len(rows)) if group.tokens is None else group.tokens.tolist() for group in batch.decodes]
+    assert sorted([place for group in places for place in group] + [chunk.first for chunk in batch.prefills]) == firsts
+    for group, group_places in zip(batch.decodes, places, strict=True):
         seen = (group.bias == 0).sum(dim=-1).flatten().tolist()
-        places = range(len(rows)) if group.tokens is None else group.tokens.tolist()
-        assert seen == [int(starts[firsts.index(place)]) + 1 for place in places]
+        assert seen == [int(starts[firsts.index(place)]) + 1 for place in group_places]
+    assert [chunk.length for chunk in batch.prefills] == (starts + counts)[counts > 1].tolist()
 
 
 @settings(deadline=None)

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from forebay.engine.attention.batch import build_batch, flat_positions
+from forebay.engine.attention.batch import IntArray, build_batch, flat_positions
 from forebay.engine.attention.paged import PagedCache
 from forebay.engine.loader.checkpoint import read_config
 from forebay.engine.loader.weights import open_tensors
-from forebay.engine.models.registry import load_model
+from forebay.engine.models.registry import Model, load_model
 from model_build import PAGE_TOKENS, save_tiny_llama
 from tiny_gguf import write_tiny_gguf
 
@@ -41,24 +41,29 @@ def all_logits(path: Path, prompts: list[list[int]], chunks: list[list[int]]) ->
     config = read_config(path)
     model = load_model(open_tensors(path, config), config, lambda tensor: tensor.float(), 2)
     cache = PagedCache(config, pages=64, page_tokens=PAGE_TOKENS, dtype=torch.float32)
-    order = list(np.random.default_rng(1).permutation(64))
-    tables = [tuple(int(page) for page in order[row * 16 : row * 16 + 16]) for row in range(len(prompts))]
-    done = [0] * len(prompts)
+    tables = np.random.default_rng(1).permutation(64).reshape(4, 16)
+    done = np.zeros(len(prompts), dtype=np.int64)
     pieces: list[list[torch.Tensor]] = [[] for _ in prompts]
-    for step in chunks:
-        rows = [row for row, count in enumerate(step) if count]
-        starts, counts = (np.array(column) for column in ([done[r] for r in rows], [step[r] for r in rows]))
-        flat = [token for r in rows for token in prompts[r][done[r] : done[r] + step[r]]]
-        batch = build_batch(starts, counts, [tables[r] for r in rows], PAGE_TOKENS, torch.float32)
-        _, positions = flat_positions(starts, counts)
-        with torch.inference_mode():
-            logits = model.forward(
-                torch.tensor(flat), torch.from_numpy(positions), batch, cache, torch.arange(len(flat))
-            )
-        for row, part in zip(rows, torch.split(logits, counts.tolist()), strict=True):
+    for step in np.array(chunks):
+        rows = np.flatnonzero(step)
+        logits = _step(model, cache, [prompts[row] for row in rows], done[rows], step[rows], tables[rows])
+        for row, part in zip(rows, logits, strict=True):
             pieces[row].append(part)
-            done[row] += len(part)
+        done += step
     return [torch.cat(parts) for parts in pieces]
+
+
+def _step(
+    model: Model, cache: PagedCache, prompts: list[list[int]], starts: IntArray, counts: IntArray, tables: IntArray
+) -> tuple[torch.Tensor, ...]:
+    """Logits of positions [start, start + count) of each prompt."""
+    flat = [prompt[start : start + count] for prompt, start, count in zip(prompts, starts, counts, strict=True)]
+    tokens = torch.tensor([token for chunk in flat for token in chunk])
+    batch = build_batch(starts, counts, [tuple(table) for table in tables], PAGE_TOKENS, torch.float32)
+    _, positions = flat_positions(starts, counts)
+    with torch.inference_mode():
+        logits = model.forward(tokens, torch.from_numpy(positions), batch, cache, torch.arange(len(tokens)))
+    return torch.split(logits, counts.tolist())
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
