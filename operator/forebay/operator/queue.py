@@ -136,7 +136,7 @@ class KeyedQueue:
     def longest_wait_s(self) -> float:
         """Age of the oldest due key that no worker has taken."""
         now = self._clock.monotonic_s()
-        return max((now - due for due in self._due.values()), default=0.0) if self._due else 0.0
+        return max(0.0, now - min(self._due.values(), default=now))
 
     def longest_pass_s(self) -> float:
         """Age of the oldest pass still in work."""
