@@ -199,11 +199,12 @@ def test_a_row_waits_for_pages_that_a_step_holds_instead_of_preempting() -> None
 
 def test_admission_leaves_a_page_for_each_running_row() -> None:
     drive = Drive(replace(LIMITS, pages=8))
-    drive.add(request(1, range(16), max_new_tokens=8))
+    drive.add(request(1, range(14), max_new_tokens=8))
     drive.step()
     drive.add(request(2, range(20, 36), max_new_tokens=1))
     drive.step()
-    assert drive.scheduler.load().waiting == 1, "four pages are free, the running row needs one of them now"
+    load = drive.scheduler.load()
+    assert (load.waiting, load.pages_free) == (1, 4), "four pages would do, but the running row will need one"
     drive.run()
     assert drive.scheduler.load().preemptions == 0
 
