@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -278,3 +279,54 @@ async def test_streams_of_one_key_are_bounded_and_given_back(tmp_path: Path) -> 
             assert (await ask(router.port, post(BODY, headers=alice))).status == 200
         await router.idle()
         assert (await ask(router.port, post(stream, headers=alice))).status == 200
+
+
+def mangled(chance: random.Random) -> bytes:
+    """One to three requests with a few bytes dropped, doubled, replaced or cut off."""
+    wire = bytearray(b"".join(chance.choice(SEEDS) for _ in range(chance.randint(1, 3))))
+    for _ in range(chance.randint(0, 4)):
+        place = chance.randrange(len(wire))
+        match chance.randrange(4):
+            case 0:
+                del wire[place : place + chance.randint(1, 8)]
+            case 1:
+                wire[place:place] = wire[place : place + chance.randint(1, 20)]
+            case 2:
+                wire[place : place + 1] = chance.choice([b"\r\n", b"\n", b"\0", b":", b" ", b"\xff", b"0", b"\t"])
+            case _:
+                del wire[place:]
+        if not wire:
+            return b"\r\n"
+    return bytes(wire)
+
+
+SEEDS = [
+    post(BODY),
+    post(b'{"model":"m","stream":true}', headers="Expect: 100-continue\r\n"),
+    sized(b"Transfer-Encoding: chunked", body=b"5\r\n" + BODY[:5] + b"\r\n8\r\n" + BODY[5:] + b"\r\n0\r\nT: x\r\n\r\n"),
+    post(BODY, headers="Connection: Upgrade\r\nUpgrade: h2c\r\n"),
+    b"GET /v1/models HTTP/1.1\r\nHost: t\r\n\r\n",
+    b"HEAD /health HTTP/1.0\r\n\r\n",
+    b"OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n",
+]
+
+
+@on_uvloop
+async def test_four_hundred_mangled_connections_raise_nothing_and_leave_nothing() -> None:
+    chance = random.Random(3)
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    async with Upstream(healthy) as up, RunningRouter([endpoint("a", up.port)]) as router:
+        for _ in range(400):
+            wire = mangled(chance)
+            async with Client(router.port) as client:
+                place = chance.randrange(len(wire) + 1)
+                await client.send(wire[:place])
+                await asyncio.sleep(0)
+                client.writer.write(wire[place:])
+                if chance.random() < 0.5:
+                    await asyncio.sleep(0.002)
+        await until(lambda: not router.gateway.connections)
+        await router.idle()
+        assert (await ask(router.port, post(BODY))).status == 200
+    assert unhandled == []
