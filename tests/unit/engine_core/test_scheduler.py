@@ -130,15 +130,12 @@ def test_a_request_that_fills_the_pool_is_admitted_although_a_copy_would_not_fit
     assert drive.tokens[2] == sequential_tokens(new, VOCABULARY)
 
 
-def test_tenants_share_no_prefix() -> None:
-    drive = Drive()
-    drive.add(request(1, tenant="a"))
-    drive.run()
-    drive.add(request(2, tenant="b"))
-    drive.add(request(3, tenant="a"))
-    drive.run()
-    assert drive.ended[2].cached_tokens == 0
-    assert drive.ended[3].cached_tokens == 8
+def test_tenants_share_no_prefix_neither_whole_pages_nor_parts_of_one() -> None:
+    drive = Drive(replace(LIMITS, min_copy_tokens=1))
+    for request_id, tenant in enumerate(("", "a", "b", "a"), 1):
+        drive.add(request(request_id, tenant=tenant))
+        drive.run()
+    assert [drive.ended[request_id].cached_tokens for request_id in (1, 2, 3, 4)] == [0, 0, 0, 9]
 
 
 def test_without_prefix_reuse_nothing_is_kept() -> None:
