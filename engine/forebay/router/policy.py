@@ -85,7 +85,7 @@ def least_loaded(group: Sequence[EndpointState], now_s: float) -> EndpointState:
     """The endpoint with the least load for its size; ties go to the one picked longest ago."""
     if len(group) == 1:
         return group[0]
-    return min(group, key=lambda state: (*load_of(state, now_s), state.last_pick, state.endpoint))
+    return min(group, key=lambda state: (load_of(state, now_s), state.last_pick))
 
 
 def load_of(state: EndpointState, now_s: float) -> tuple[float, float, float]:
