@@ -43,13 +43,16 @@ OnRequest = Callable[[str, str, str], None]
 """Called after each request with the RBAC verb, the plural resource name and the HTTP status or `error`."""
 
 
-async def load_configuration() -> Configuration:
-    """Address and credentials: the pod's service account, else the kubeconfig of the environment."""
+async def load_configuration(kubeconfig: str | None = None) -> Configuration:
+    """Address and credentials: of the file given, else of the pod's service account, else of KUBECONFIG."""
     configuration = Configuration()
-    try:
-        kube_config.load_incluster_config(client_configuration=configuration)
-    except kube_config.ConfigException:
-        await kube_config.load_kube_config(client_configuration=configuration)
+    if kubeconfig is None:
+        try:
+            kube_config.load_incluster_config(client_configuration=configuration)
+        except kube_config.ConfigException:
+            await kube_config.load_kube_config(client_configuration=configuration)
+    else:
+        await kube_config.load_kube_config(kubeconfig, client_configuration=configuration)
     return configuration
 
 
