@@ -142,6 +142,9 @@ def _progress(facts: Facts) -> tuple[Reason, str]:
             return Reason.DRAINING, f"revision {target} has the traffic; older revisions finish their requests"
         case Phase.HOLDING | Phase.SETTLED:
             pass
+    draining = observed.counts(observed.engines).draining
+    if draining > 0:
+        return Reason.DRAINING, f"{seen}; {draining} older engines finish their requests"
     if not _routers_are_current(facts):
         return Reason.PROGRESSING, "routers are being replaced or are not ready"
     if facts.stable is None:
