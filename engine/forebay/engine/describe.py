@@ -16,6 +16,7 @@ from forebay.engine.runner.compute import PRECISIONS
 
 ARCHITECTURES = ("cpu",)
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9 _./-]*[A-Za-z0-9]")
+_NOT_PRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
 _LEFT_TO_START = frozenset({"model", "served_names", "host", "port", "api_keys_file"})
 """Keys without a default that a release could state: they belong to one start of one engine."""
@@ -87,4 +88,8 @@ def _entry(head: str, item: Any) -> Iterator[str]:
 def _scalar(value: Any) -> str:
     if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _YAML_WORDS:
         return value
-    return json.dumps(value, ensure_ascii=False)
+    text = _NOT_PRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+    if isinstance(value, float) and "e" in text and "." not in text:
+        # A YAML reader takes a number with an exponent for one only when it has a point.
+        return text.replace("e", ".0e")
+    return text

@@ -176,8 +176,9 @@ def fetch_hugging_face(repository: str, revision: str, out: Path, max_bytes: int
         raise InvalidSpec(f"hf-repo: {error}", field="hf-repo") from error
     except HfHubHTTPError as error:
         raise _hub_problem(error, repository, revision) from error
-    except (OSError, ValueError) as error:
-        raise UpstreamFault(f"{repository}: download failed: {error}") from error
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        # The library reads answers without checking them, so a server that is no hub shows as any of these.
+        raise UpstreamFault(f"{repository}: download failed: {type(error).__name__}: {error}") from error
     return out
 
 

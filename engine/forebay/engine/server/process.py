@@ -39,7 +39,8 @@ EXIT_FAULT = 1
 EXIT_SECOND_SIGNAL = 143
 _PING_INTERVAL_S = 1.0
 _CORE_EXIT_S = 10.0
-_FAULT_FLUSH_S = 1.0
+_FLUSH_S = 2.0
+"""Time for handlers to write their last words once every request has been told to end."""
 _BACKLOG = 1024
 
 _log = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ async def _serve(setup: EngineSetup, api_keys: Mapping[str, str]) -> int:
         handler_cancellation=True,
         access_log=None,
         keepalive_timeout=config.keepalive_seconds,
+        shutdown_timeout=_FLUSH_S,
     )
     await runner.setup()
     server = await _open_port(runner, service, listener)
@@ -223,7 +225,7 @@ async def _core_failed(service: Service, reason: str) -> int:
     """Every request has been told by now; give their handlers a moment to write it."""
     _log.error("the core failed: %s", reason)
     try:
-        await asyncio.wait_for(service.wait_idle(), _FAULT_FLUSH_S)
+        await asyncio.wait_for(service.wait_idle(), _FLUSH_S)
     except TimeoutError:
         _log.warning("%d requests did not end", service.open_requests)
     return EXIT_FAULT
@@ -239,12 +241,12 @@ async def _drain(service: Service, reader: "asyncio.Task[str]", stop: _StopSigna
     idle.cancel()
     if reader.done():
         return await _core_failed(service, reader.result())
-    if stop.second.is_set():
-        _log.warning("second signal: stopping with %d open requests", service.open_requests)
-        return EXIT_SECOND_SIGNAL
     if service.open_requests:
-        _log.warning("the grace is over: ending %d open requests", service.open_requests)
+        why = "second signal" if stop.second.is_set() else "the grace is over"
+        _log.warning("%s: ending %d open requests", why, service.open_requests)
         service.client.end_all("the engine is shutting down")
+    if stop.second.is_set():
+        return EXIT_SECOND_SIGNAL
     _log.info("drained")
     return 0
 
