@@ -28,9 +28,9 @@ class RenderFailed(AssertionError):
 
 def find_helm() -> str | None:
     """The Helm of PATH, or the one that `make cluster-tools` built."""
-    built = sorted((ROOT / ".cache" / "cluster" / "bin").glob("helm"))
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    built += sorted(cache.glob("forebay/**/helm"))
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = Path(os.environ.get("FOREBAY_CACHE") or Path(base) / "forebay")
+    built = sorted(cache.glob("cluster-tools/helm-*/helm"))
     usable = [str(path) for path in built if path.is_file() and os.access(path, os.X_OK)]
     return shutil.which("helm") or (usable[0] if usable else None)
 

@@ -11,13 +11,15 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from forebay.contract.clock import Clock
 from forebay.contract.errors import ApiConflict, ForebayError
 from forebay.operator.cluster import LEASE_RESOURCE, Cluster, Json
 
 log = logging.getLogger(__name__)
+
+RELEASE_TRIES: Final = 3
 
 
 class LeadershipLost(ForebayError):
@@ -71,8 +73,16 @@ class LeaseElector:
             return
         self._mine = None
         self._valid_until_s = float("-inf")
+        for _ in range(RELEASE_TRIES):
+            try:
+                await self._give_back()
+            except ApiConflict:
+                # A renewal that the stop cut off on our side was still on its way to the server.
+                continue
+            return
+
+    async def _give_back(self) -> None:
         resource, settings = LEASE_RESOURCE, self._settings
-        # Read again: a renewal that was cut off by the stop may have reached the server.
         lease = await self._cluster.get(resource.api_version, resource.kind, settings.namespace, settings.name)
         if lease is None or (lease.get("spec") or {}).get("holderIdentity") != settings.identity:
             return

@@ -12,7 +12,7 @@ from forebay.contract.promtext import Registry
 from forebay.operator.edge import OWN_KINDS
 
 PREFIX: Final = f"{METRIC_PREFIX}operator_"
-OUTCOMES: Final = ("ok", "conflict", "gone", "throttled", "denied", "bug")
+OUTCOMES: Final = ("ok", "conflict", "contended", "gone", "throttled", "denied", "bug")
 WRITE_VERBS: Final = ("create", "delete", "patch", "update")
 PASS_BOUNDS_S: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from forebay.contract.clock import Clock
 from forebay.contract.errors import ApiConflict, ApiDenied, ApiGone, ApiThrottled, Bug, ForebayError
-from forebay.operator.actions import PatchStatus, Plan
+from forebay.operator.actions import Apply, PatchStatus, Plan
 from forebay.operator.cluster import FOREBAY_API, Json
+from forebay.operator.contention import Contention
 from forebay.operator.execute import Executor
 from forebay.operator.hindered import hindered_status
 from forebay.operator.lease import LeadershipLost
@@ -57,6 +58,7 @@ class Passes:
         self._executor = executor
         self._clock = clock
         self._metrics = metrics
+        self._contention = Contention()
 
     async def run(self, key: Key) -> Outcome:
         """One pass of `key`. Raises `LeadershipLost` only."""
@@ -82,6 +84,10 @@ class Passes:
             return self._bug(key, error, decided)
         if execution.error is not None:
             return self._failed(key, execution.error)
+        applied = any(isinstance(action, Apply) for action in decided.plan.actions)
+        if self._contention.note(key, self._clock.monotonic_s(), applied=applied):
+            log.warning("%s: another writer keeps undoing changes of its children; backing off", key)
+            return "contended", Failed()
         return "ok", Done(decided.plan.requeue_after_s)
 
     async def _decide(self, key: Key) -> Decided:

@@ -7,6 +7,7 @@ import sim_objects
 from fake_cluster import FakeCluster
 from forebay.contract.errors import ApiDenied, ApiThrottled, Bug, ForebayError, Retry, RetryKind
 from forebay.operator.cluster import DEPLOYMENT_KIND, FOREBAY_API, ApplyRefused, Json
+from forebay.operator.contention import MAX_APPLYING_PASSES
 from forebay.operator.execute import Executor
 from forebay.operator.metrics import Metrics
 from forebay.operator.observe import Observer
@@ -54,12 +55,19 @@ class Bench:
         self.metrics = Metrics()
 
     def run(self, key: Key = KEY) -> Outcome:
-        """One pass."""
-        loop = VirtualLoop()
-        clock = VirtualClock(loop)
+        """One pass of a fresh process."""
+        return self.run_with(self.passes(), key)
+
+    def passes(self) -> Passes:
+        """The passes of one process; its clock stands still."""
+        clock = VirtualClock(VirtualLoop())
         observer = Observer(self.client, NoRouters(), Settings("forebay/router:1", "forebay-system"))
         executor = Executor(self.client, clock, "test", lambda: True)
-        return run_virtual(Passes(observer, executor, clock, self.metrics).run(key), loop)
+        return Passes(observer, executor, clock, self.metrics)
+
+    def run_with(self, passes: Passes, key: Key = KEY) -> Outcome:
+        """One pass of a process."""
+        return run_virtual(passes.run(key), VirtualLoop())
 
     def refuse(self, kind: str, error: ForebayError) -> None:
         """From now on."""
@@ -122,6 +130,21 @@ def test_a_bug_in_one_pass_is_an_outcome_not_a_crash() -> None:
     bench.refuse("Role", Bug("broken invariant"))
     assert bench.run() == Failed()
     assert 'outcome="bug"} 1' in bench.metrics.registry.render()
+
+
+def test_somebody_who_undoes_every_change_does_not_make_us_spin() -> None:
+    bench = Bench()
+    while not bench.api.list("apps/v1", "Deployment", NAMESPACE):
+        bench.run()
+    outcomes = []
+    passes = bench.passes()
+    for _ in range(MAX_APPLYING_PASSES + 2):
+        service = bench.api.get("v1", "Service", NAMESPACE, NAME)
+        assert service is not None
+        bench.api.replace({**service, "spec": {**service["spec"], "selector": {"app": "theirs"}}})
+        outcomes.append(bench.run_with(passes))
+    assert all(isinstance(outcome, Done) for outcome in outcomes[:MAX_APPLYING_PASSES])
+    assert outcomes[-1] == Failed()
 
 
 def test_a_key_of_an_unknown_kind_is_a_bug() -> None:
