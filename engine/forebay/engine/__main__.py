@@ -29,7 +29,7 @@ from forebay.engine.config import (
 )
 from forebay.engine.describe import ARCHITECTURES, engine_release, to_yaml
 from forebay.engine.drain import drain
-from forebay.engine.fetch import DEFAULT_MAX_BYTES, check_http, fetch_hugging_face, fetch_http
+from forebay.engine.fetch import DEFAULT_MAX_BYTES, check_http, fetch_http, fetch_hugging_face
 
 EXIT_USAGE = 2
 _ARCHITECTURE = "cpu"

@@ -55,17 +55,17 @@ def _total_memory(root: Path) -> int:
 def _groups(root: Path, controller: str) -> Iterator[Path]:
     """Folders of this process's group and its ancestors, for v2 and for the v1 hierarchy of `controller`."""
     for line in _text(root / "proc/self/cgroup").splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            mounts = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
-        elif controller in controllers.split(","):
-            mounts = [root / "sys/fs/cgroup" / controllers, root / "sys/fs/cgroup" / controller]
-        else:
-            continue
-        for mount in mounts:
-            parts = [part for part in path.split("/") if part and part != ".."]
-            for depth in range(len(parts), -1, -1):
-                yield mount.joinpath(*parts[:depth])
+        _, controllers, path = line.split(":", 2)
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for mount in _mounts(root / "sys/fs/cgroup", controllers, controller):
+            yield from (mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1))
+
+
+def _mounts(base: Path, controllers: str, controller: str) -> list[Path]:
+    """Where the hierarchy of one line of /proc/self/cgroup may be mounted; none when it is another controller's."""
+    if not controllers:
+        return [base, base / "unified"]
+    return [base / controllers, base / controller] if controller in controllers.split(",") else []
 
 
 def _quota(group: Path) -> float:

@@ -19,6 +19,7 @@ from forebay.contract.errors import InvalidSpec
 from forebay.contract.names import RELEASE_FILE
 
 MAX_CONFIG_FILE_BYTES = 1 << 20
+_LARGEST_NUMBER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,18 +176,24 @@ def check_value(key: Key, value: Any, source: str) -> Any:
 
 def _typed(key: Key, value: Any) -> Any:
     """The value as the key's type, or None when it has another type."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1 << 62
-    if key.kind == "integer":
-        return int(value) if is_number and float(value).is_integer() else None
-    if key.kind == "number":
-        return float(value) if is_number else None
-    if key.kind == "boolean":
-        return value if isinstance(value, bool) else None
-    if key.kind == "string":
-        return value if isinstance(value, str) and "\0" not in value else None
-    if isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value):
-        return tuple(value)
-    return None
+    match key.kind:
+        case "integer" | "number":
+            return _number(value, is_integer=key.kind == "integer")
+        case "boolean":
+            return value if isinstance(value, bool) else None
+        case "string":
+            return value if isinstance(value, str) and "\0" not in value else None
+        case _:
+            is_list = isinstance(value, list | tuple) and all(isinstance(item, str) and item for item in value)
+            return tuple(value) if is_list else None
+
+
+def _number(value: Any, *, is_integer: bool) -> int | float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _LARGEST_NUMBER:
+        return None
+    if not is_integer:
+        return float(value)
+    return int(value) if float(value).is_integer() else None
 
 
 def _allowed(key: Key) -> str:

@@ -72,7 +72,7 @@ def _lines(value: Any) -> Iterator[str]:
             yield from _entry(f"{name}:", item)
     else:
         for item in value:
-            first, *rest = list(_lines(item)) if isinstance(item, Mapping | list) else [_scalar(item)]
+            first, *rest = list(_lines(item)) if isinstance(item, Mapping | list) and item else [_scalar(item)]
             yield f"- {first}"
             yield from (f"  {line}" for line in rest)
 

@@ -61,22 +61,7 @@ def fetch_http(source: HttpFile, out: Path, max_bytes: int, sleep: Callable[[flo
     if target.is_file() and _digest(target) == source.sha256:
         return target
     partial = target.with_name(f".{target.name}.{source.sha256[:16]}.partial")
-    failures = 0
-    while True:
-        before = _size(partial)
-        try:
-            _download(source.url, partial, max_bytes)
-            break
-        except (OSError, http.client.HTTPException) as error:
-            problem = _permanent(error, source.url)
-            if problem is not None:
-                raise problem from error
-            failures = 0 if _size(partial) > before else failures + 1
-            if failures >= _TRIES_WITHOUT_PROGRESS:
-                raise UpstreamFault(
-                    f"{source.url}: gave up after {failures} tries without progress: {error}"
-                ) from error
-            sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+    _download_with_tries(source.url, partial, max_bytes, sleep)
     found = _digest(partial)
     if found != source.sha256:
         partial.unlink()
@@ -85,6 +70,24 @@ def fetch_http(source: HttpFile, out: Path, max_bytes: int, sleep: Callable[[flo
         )
     partial.rename(target)
     return target
+
+
+def _download_with_tries(url: str, partial: Path, max_bytes: int, sleep: Callable[[float], None]) -> None:
+    """Tries until `partial` is complete; gives up after several tries that brought nothing."""
+    failures, is_complete = 0, False
+    while not is_complete:
+        before = _size(partial)
+        try:
+            _download(url, partial, max_bytes)
+            is_complete = True
+        except (OSError, http.client.HTTPException) as error:
+            problem = _permanent(error, url)
+            if problem is not None:
+                raise problem from error
+            failures = 0 if _size(partial) > before else failures + 1
+            if failures >= _TRIES_WITHOUT_PROGRESS:
+                raise UpstreamFault(f"{url}: gave up after {failures} tries without progress: {error}") from error
+            sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
 
 
 def _permanent(error: Exception, url: str) -> InvalidSpec | None:
@@ -106,20 +109,22 @@ def _download(url: str, partial: Path, max_bytes: int) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=_TIMEOUT_S)  # noqa: S310 - as above
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:
-            if _total_size(error.headers.get("Content-Range", "")) != have:
-                partial.unlink()
-                raise
+        if error.code == 416 and _total_size(error.headers.get("Content-Range", "")) == have:
             return
+        if error.code == 416:
+            partial.unlink(missing_ok=True)
         raise
     with response:
-        resumes = response.status == 206
-        offset = have if resumes else 0
-        length = response.headers.get("Content-Length")
-        expected = offset + int(length) if length is not None and length.isdigit() else None
-        _check_room(partial.parent, expected, offset, max_bytes)
-        with partial.open("ab" if resumes else "wb") as file:
-            offset += _copy(response, file, max_bytes - offset)
+        _store(response, partial, have if response.status == 206 else 0, max_bytes)
+
+
+def _store(response: Any, partial: Path, offset: int, max_bytes: int) -> None:
+    """Write the answer's body at `offset`, dropping what lies behind it; raises when it ends before its length."""
+    length = response.headers.get("Content-Length")
+    expected = offset + int(length) if length is not None and length.isdigit() else None
+    _check_room(partial.parent, expected, offset, max_bytes)
+    with partial.open("ab" if offset else "wb") as file:
+        offset += _copy(response, file, max_bytes - offset)
     if expected is not None and offset != expected:
         raise ConnectionError(f"the connection was cut at {offset} of {expected} bytes")
 
