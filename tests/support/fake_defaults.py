@@ -111,12 +111,8 @@ def _container(container: Obj) -> Obj:
         "imagePullPolicy": "Always" if latest else "IfNotPresent",
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
-        "resources": {},
         **container,
-    }
-    filled["resources"] = {
-        name: {key: canonical_quantity(amount) for key, amount in value.items()} if isinstance(value, dict) else value
-        for name, value in filled["resources"].items()
+        "resources": _resources(container.get("resources", {})),
     }
     if "ports" in container:
         filled["ports"] = [{"protocol": "TCP", **port} for port in container["ports"]]
@@ -124,6 +120,13 @@ def _container(container: Obj) -> Obj:
         if probe in container:
             filled[probe] = _probe(container[probe])
     return filled
+
+
+def _resources(resources: Obj) -> Obj:
+    return {
+        name: {key: canonical_quantity(amount) for key, amount in value.items()} if isinstance(value, dict) else value
+        for name, value in resources.items()
+    }
 
 
 def _probe(probe: Obj) -> Obj:

@@ -91,28 +91,28 @@ class Merger:
         return obj
 
     def _without(self, obj: Any, path: Path, at: Path) -> Any:
-        step, rest = path[0], path[1:]
-        if isinstance(obj, dict):
-            if step not in obj:
-                return obj
-            if not rest:
-                return {name: value for name, value in obj.items() if name != step}
-            inner = self._without(obj[step], rest, (*at, step))
-            if inner in ({}, []) and obj[step] not in ({}, []):
-                return {name: value for name, value in obj.items() if name != step}
-            return {**obj, step: inner}
-        if isinstance(obj, list) and isinstance(step, tuple):
-            keys = self.keys(at, obj)
-            if keys is None:
-                return obj
-            kept = []
-            for item in obj:
-                if item_key(item, keys) != step:
-                    kept.append(item)
-                elif rest:
-                    kept.append(self._without(item, rest, (*at, step)))
-            return kept
+        if isinstance(obj, dict) and path[0] in obj:
+            return self._without_in_map(obj, path, at)
+        if isinstance(obj, list) and isinstance(path[0], tuple):
+            return self._without_in_list(obj, path, at)
         return obj
+
+    def _without_in_map(self, obj: dict[str, Any], path: Path, at: Path) -> dict[str, Any]:
+        step, rest = path[0], path[1:]
+        inner = self._without(obj[step], rest, (*at, step)) if rest else None
+        is_emptied = inner in ({}, []) and obj[step] not in ({}, [])
+        if not rest or is_emptied:
+            return {name: value for name, value in obj.items() if name != step}
+        return {**obj, step: inner}
+
+    def _without_in_list(self, obj: list[Any], path: Path, at: Path) -> list[Any]:
+        step, rest = path[0], path[1:]
+        keys = self.keys(at, obj)
+        if keys is None:
+            return obj
+        if not rest:
+            return [item for item in obj if item_key(item, keys) != step]
+        return [self._without(i, rest, (*at, step)) if item_key(i, keys) == step else i for i in obj]
 
 
 def item_key(item: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[Any, ...]:

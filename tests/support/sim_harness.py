@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import sim_objects
-from fake_cluster import Change, FakeCluster, Json
+from fake_cluster import Change, FakeCluster, Json, labels_match
 from forebay.contract.names import LABEL_DEPLOYMENT
 from forebay.operator.cluster import DEPLOYMENT_KIND, FOREBAY_API
 from forebay.operator.config import OperatorConfig
@@ -208,24 +208,22 @@ class Simulation:
 
     def _check_end(self) -> None:
         live = self.api.get(FOREBAY_API, DEPLOYMENT_KIND, NAMESPACE, NAME)
-        children = [
-            obj
-            for obj in self.api.objects()
-            if (obj["metadata"].get("labels") or {}).get(LABEL_DEPLOYMENT) == NAME and obj["kind"] != "Event"
-        ]
-        if live is None:
-            if children:
-                raise self.violation(f"left after deletion: {[c['metadata']['name'] for c in children]}")
-            return
-        for kind in ("Ready", "Servable"):
+        children = [obj for obj in self.api.objects() if labels_match(obj, f"{LABEL_DEPLOYMENT}={NAME}")]
+        if live is not None:
+            self._check_realised(live, children)
+        elif children:
+            raise self.violation(f"left after deletion: {[c['metadata']['name'] for c in children]}")
+
+    def _check_realised(self, live: Obj, children: list[Obj]) -> None:
+        replicas = live["spec"]["replicas"]
+        for kind, wanted in (("Ready", "True"), ("Servable", "True" if replicas else "False")):
             found = condition(live, kind)
-            wanted = "True" if kind == "Ready" or live["spec"]["replicas"] else "False"
-            if found.get("status") != wanted or found.get("observedGeneration") != live["metadata"]["generation"]:
+            if (found.get("status"), found.get("observedGeneration")) != (wanted, live["metadata"]["generation"]):
                 raise self.violation(f"{kind} is {found}")
         engines = [c for c in children if c["kind"] == "Deployment" and "-engine-" in c["metadata"]["name"]]
-        if [e["spec"]["replicas"] for e in engines] != [live["spec"]["replicas"]]:
+        if [e["spec"]["replicas"] for e in engines] != [replicas]:
             raise self.violation(f"engines: {[(e['metadata']['name'], e['spec']['replicas']) for e in engines]}")
-        if live["spec"]["replicas"] and not self._routers.serves(NAMESPACE, NAME):
+        if replicas and not self._routers.serves(NAMESPACE, NAME):
             raise self.violation("no router reaches an engine")
 
     def _changed(self, change: Change) -> None:

@@ -129,14 +129,14 @@ class World:
             self._create_pod(deployment, template)
         for pod in sorted(new, key=is_pod_ready)[: max(0, len(new) - wanted)]:
             self._stop(pod)
-        spare = sum(map(is_pod_ready, live)) - wanted
-        for pod in sorted(old, key=is_pod_ready):
-            if is_pod_ready(pod):
-                if spare <= 0:
-                    continue
-                spare -= 1
-            self._stop(pod)
+        self._stop_old(old, spare=sum(map(is_pod_ready, live)) - wanted)
         self._report(deployment, template)
+
+    def _stop_old(self, old: list[Obj], *, spare: int) -> None:
+        """Pods of an older template: those that are not ready go, the others as far as ready pods can be spared."""
+        ready = [pod for pod in old if is_pod_ready(pod)]
+        for pod in [pod for pod in old if not is_pod_ready(pod)] + ready[: max(0, spare)]:
+            self._stop(pod)
 
     def _report(self, deployment: Obj, template: str) -> None:
         live = [pod for pod in self._pods_of(deployment) if not pod["metadata"].get("deletionTimestamp")]
