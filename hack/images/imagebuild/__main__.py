@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from imagebuild.base import base_reference
@@ -75,10 +76,17 @@ def archive_of(builder: Builder, name: str, recipe: Recipe, folder: Path) -> Pat
         partial.unlink(missing_ok=True)
         builder.save(recipe.reference(), partial)
         partial.rename(archive)
-    others = sorted(folder.glob(f"{recipe.name}-*.tar"), key=lambda path: path.stat().st_mtime)
-    for old in others[:-KEPT_PER_NAME]:
-        old.unlink()
+    forget_old(builder, recipe, folder)
     return archive
+
+
+def forget_old(builder: Builder, recipe: Recipe, folder: Path) -> None:
+    """Deletes all but the newest archives of the image, and what the builder stored for them."""
+    archives = sorted(folder.glob(f"{recipe.name}-*.tar"), key=lambda path: path.stat().st_mtime)
+    for old in archives[:-KEPT_PER_NAME]:
+        key = old.stem.removeprefix(f"{recipe.name}-")
+        builder.forget(replace(recipe, key=key).reference())
+        old.unlink()
 
 
 def record(results: dict[str, dict[str, str]]) -> None:

@@ -31,6 +31,9 @@ class Builder(Protocol):
     def save(self, reference: str, archive: Path) -> None:
         """Writes the image as an OCI archive."""
 
+    def forget(self, reference: str) -> None:
+        """Drops the image and the layers that no other image needs. A missing image is fine."""
+
     def push(self, archive: Path, reference: str) -> None:
         """Pushes an archive written by `save` to the registry in `reference`."""
 
@@ -68,6 +71,10 @@ class Buildah:
         compression = ["--compression-format=zstd", "--compression-level=1"]
         _run([*self._command, "push", *compression, reference, f"oci-archive:{archive}:{reference}"])
 
+    def forget(self, reference: str) -> None:
+        """See `Builder`."""
+        subprocess.run([*self._command, "rmi", reference], check=False, capture_output=True)
+
     def push(self, archive: Path, reference: str) -> None:
         """See `Builder`."""
         pulled = _run([*self._command, "pull", "--quiet", f"oci-archive:{archive}"]).strip().splitlines()[-1]
@@ -97,6 +104,10 @@ class Docker:
     def save(self, reference: str, archive: Path) -> None:
         """See `Builder`."""
         _run(["docker", "save", f"--output={archive}", reference])
+
+    def forget(self, reference: str) -> None:
+        """See `Builder`."""
+        subprocess.run(["docker", "image", "rm", reference], check=False, capture_output=True)
 
     def push(self, archive: Path, reference: str) -> None:
         """See `Builder`."""
