@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -216,7 +217,8 @@ def test_a_stream_is_framed_as_server_sent_events(engine: EngineProcess) -> None
 
 def test_an_engine_answers_within_ten_seconds_of_its_start(tmp_path_factory: pytest.TempPathFactory) -> None:
     with running_engine(tmp_path_factory.mktemp("start"), dtype="bf16") as started:
-        began_cpu = started.cpu_seconds()
         started.chat("Say hi", max_tokens=4)
-        print(f"start to ready {started.started_s:.1f} s, CPU {began_cpu:.1f} s")
-        assert began_cpu < 10 or started.started_s < 10
+        wall_s, cpu_s = time.monotonic() - started.began_s, started.cpu_seconds()
+        print(f"start to first answer: {wall_s:.1f} s, {cpu_s:.1f} s of CPU time in both processes")
+        # Neighbours on the machine stretch the wall time, so a slow start must at least have been one of waiting.
+        assert min(wall_s, cpu_s) <= 10

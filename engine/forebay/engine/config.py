@@ -66,6 +66,7 @@ KEYS: tuple[Key, ...] = (
     Key("max_stop", "integer", 4, "Most stop strings of one request.", 1, 64),
     Key("head_seconds", "number", 20.0, "Time a client has to send a request head.", 0.1, 600.0),
     Key("body_seconds", "number", 60.0, "Time a client has to send a request body.", 0.1, 3600.0),
+    Key("write_seconds", "number", 60.0, "Time a client may leave a stream unread before it is cut.", 0.1, 3600.0),
     Key("keepalive_seconds", "number", 75.0, "Time an idle connection stays open.", 1.0, 3600.0),
     Key("stall_seconds", "number", 60.0, "Not ready when work waits this long without a step.", 1.0, 3600.0),
     Key("drain_seconds", "number", 30.0, "Grace of running requests after SIGTERM.", 0.0, 3600.0),
@@ -100,6 +101,7 @@ class EngineConfig:
     max_stop: int
     head_seconds: float
     body_seconds: float
+    write_seconds: float
     keepalive_seconds: float
     stall_seconds: float
     drain_seconds: float

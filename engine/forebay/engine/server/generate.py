@@ -7,6 +7,7 @@ and a cut connection, never a clean end. Routed to by `app.py`.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ from forebay.engine.server.service import LoadedText, Service, check_length
 
 Parse = Callable[[dict[str, Any], RequestLimits], GenerateRequest]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_LAST_WORDS_S = 1.0
 TENANT_KEY = web.RequestKey("tenant", str)
 
 
@@ -229,11 +231,15 @@ async def _stream(
             if events and not response.prepared:
                 await response.prepare(request)
             if events:
-                await response.write(events)
-        await response.write(writer.end(_usage(exchange)))
+                await write_in_time(response, events, exchange.service.config.write_seconds)
+        await write_in_time(response, writer.end(_usage(exchange)), exchange.service.config.write_seconds)
         await response.write_eof()
     except ConnectionError as error:
         raise Cancelled("the client left during the stream") from error
+    except TimeoutError as error:
+        if request.transport is not None:
+            request.transport.close()
+        raise Cancelled("the client does not read its stream") from error
     except ForebayError as error:
         if not response.prepared:
             raise
@@ -242,8 +248,15 @@ async def _stream(
     return response
 
 
+async def write_in_time(response: web.StreamResponse, events: bytes, seconds: float) -> None:
+    """Write to a stream; raises `TimeoutError` when the client leaves it unread for too long."""
+    async with asyncio.timeout(seconds):
+        await response.write(events)
+
+
 async def _cut(request: web.Request, response: web.StreamResponse, error: ForebayError) -> None:
     """Tell the client why the stream ends, and end it so that nobody takes it for a complete one."""
-    await response.write(event(problem_of(error).document()))
+    with suppress(ConnectionError, TimeoutError):
+        await write_in_time(response, event(problem_of(error).document()), _LAST_WORDS_S)
     if request.transport is not None:
         request.transport.close()
