@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import kopf
 from aiohttp import web
 
-from forebay.contract.errors import ForebayError
+from forebay.contract.errors import ApiGone, ForebayError
 from forebay.contract.names import LABEL_DEPLOYMENT, PATH_HEALTH, PATH_METRICS, PATH_READY
 from forebay.contract.promtext import CONTENT_TYPE
 from forebay.operator.cluster import CHILD_RESOURCES, OTHER_RESOURCES, OWN_RESOURCES, Resource
@@ -29,6 +29,7 @@ LABELLED: Final = (*CHILD_RESOURCES, *(r for r in OTHER_RESOURCES if r.kind == "
 """Watched by label, at the server: only our own objects travel."""
 WATCHED: Final = (*OWN_RESOURCES, *LABELLED, *(r for r in OTHER_RESOURCES if r.kind == "Node"))
 
+SERVED_POLL_S: Final = 5.0
 WATCH_SERVER_S: Final = 300
 WATCH_CLIENT_S: Final = 330
 WATCH_SILENCE_S: Final = 150
@@ -63,7 +64,7 @@ async def run(config: OperatorConfig) -> None:
         return await credentials(configuration)
 
     tasks = {
-        asyncio.create_task(_watch(config, controller.on_event, connect), name="watches"),
+        asyncio.create_task(_watch_when_served(config, cluster, controller, connect), name="watches"),
         asyncio.create_task(controller.run(), name="controller"),
     }
     try:
@@ -83,6 +84,33 @@ async def _release(controller: Controller) -> None:
         await controller.elector.release()
     except ForebayError as error:
         log.warning("the lease was not released: %s", error)
+
+
+async def _watch_when_served(
+    config: OperatorConfig, cluster: KubeCluster, controller: Controller, connect: Callable[[], Any]
+) -> None:
+    """kopf looks for our kinds once, at its start; so it starts only when they are there."""
+    namespace = config.watch_namespaces[0] if config.watch_namespaces else None
+    for resource in OWN_RESOURCES:
+        where = namespace if resource.namespaced else None
+        served = await _is_served(cluster, resource, where)
+        while not served:
+            await asyncio.sleep(SERVED_POLL_S)
+            served = await _is_served(cluster, resource, where)
+    controller.probe.watching()
+    await _watch(config, controller.on_event, connect)
+
+
+async def _is_served(cluster: KubeCluster, resource: Resource, namespace: str | None) -> bool:
+    try:
+        await cluster.list(resource.api_version, resource.kind, namespace)
+    except ApiGone:
+        log.warning("the API server does not know %s; install the chart forebay-crds", resource.plural)
+        return False
+    except ForebayError as error:
+        log.warning("%s cannot be listed: %s", resource.plural, error)
+        return False
+    return True
 
 
 async def _watch(config: OperatorConfig, on_event: Callable[..., None], connect: Callable[[], Any]) -> None:
@@ -158,13 +186,19 @@ def _version(resource: Resource) -> str:
 
 def _health_app(controller: Controller) -> web.Application:
     async def health(_: web.Request) -> web.Response:
-        complaint = controller.probe.complaint()
-        return web.Response(text=f"{complaint or 'ok'}\n", status=503 if complaint else 200)
+        return _verdict(controller.probe.complaint())
+
+    async def ready(_: web.Request) -> web.Response:
+        return _verdict(controller.probe.unready())
 
     app = web.Application()
     app.router.add_get(PATH_HEALTH, health)
-    app.router.add_get(PATH_READY, health)
+    app.router.add_get(PATH_READY, ready)
     return app
+
+
+def _verdict(complaint: str | None) -> web.Response:
+    return web.Response(text=f"{complaint or 'ok'}\n", status=503 if complaint else 200)
 
 
 def _metrics_app(metrics: Metrics) -> web.Application:

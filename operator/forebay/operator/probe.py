@@ -73,6 +73,7 @@ class Probe:
         self._book = book
         self._limits = limits
         self._leads = False
+        self._watches = False
         self._sweep_s = clock.monotonic_s()
         self._event_s = clock.monotonic_s()
         self._pass_s = clock.monotonic_s()
@@ -81,6 +82,10 @@ class Probe:
         """Passes and sweeps are expected from now on."""
         self._leads = True
         self._sweep_s = self._clock.monotonic_s()
+
+    def watching(self) -> None:
+        """The API server knows our kinds and the watches have been started."""
+        self._watches = True
 
     def saw_event(self) -> None:
         """A watch event arrived."""
@@ -101,6 +106,10 @@ class Probe:
     def pass_age_s(self) -> float:
         """Seconds since the last pass ended."""
         return self._clock.monotonic_s() - self._pass_s
+
+    def unready(self) -> str | None:
+        """Why this process does not do its work yet or any more, or None."""
+        return self.complaint() if self._watches else "the API server does not serve Forebay's kinds yet"
 
     def complaint(self) -> str | None:
         """Why this process should be restarted, or None."""

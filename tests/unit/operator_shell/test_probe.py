@@ -105,3 +105,11 @@ def test_a_sweep_that_never_ends_is_a_complaint(clock: HandClock, queue: KeyedQu
     assert "full look" in (probe.complaint() or "")
     probe.finished_sweep()
     assert probe.complaint() is None
+
+
+def test_it_is_alive_but_not_ready_before_the_watches_start(clock: HandClock, queue: KeyedQueue) -> None:
+    probe = Probe(clock, queue, WatchBook(), ProbeLimits())
+    assert probe.complaint() is None
+    assert "serve" in (probe.unready() or "")
+    probe.watching()
+    assert probe.unready() is None
