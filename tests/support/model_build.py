@@ -48,9 +48,12 @@ def save_tiny_llama(folder: Path, shard_size: str = "50GB", **changes: Any) -> A
 
 
 def runner_for(path: Path, dtype: str = "fp32", pages: int = 256, max_running: int = 32) -> TorchRunner:
-    """A runner of the checkpoint at a resolved path, two threads, pages of 16 tokens."""
+    """A runner of the checkpoint at a resolved path, pages of 16 tokens.
+
+    One thread: threads that wait for each other crawl on a busy machine, and small steps gain little from a second.
+    """
     compute = choose_compute(dtype, cpu_features())
-    return build_runner(path, read_config(path), compute, RunnerSizes(pages, PAGE_TOKENS, max_running, threads=2))
+    return build_runner(path, read_config(path), compute, RunnerSizes(pages, PAGE_TOKENS, max_running, threads=1))
 
 
 @dataclass

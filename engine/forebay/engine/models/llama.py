@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
 from forebay.engine.attention.batch import AttentionBatch
 from forebay.engine.attention.paged import PagedCache, paged_attention
+from forebay.engine.layers.linear import Linear, PlainLinear, linear
 from forebay.engine.layers.rotary import rotary_frequencies
 from forebay.engine.loader.metadata import ModelConfig
 from forebay.engine.loader.weights import TensorSource
@@ -23,37 +23,25 @@ from forebay.kernels.silu_mul import silu_mul
 
 
 @dataclass(frozen=True, slots=True)
-class LinearWeights:
-    """A projection: `matrix` [out, in] and an optional `bias` [out]."""
-
-    matrix: torch.Tensor
-    bias: torch.Tensor | None
-
-    def apply(self, x: torch.Tensor) -> torch.Tensor:
-        """x @ matrix^T + bias."""
-        return functional.linear(x, self.matrix, self.bias)
-
-
-@dataclass(frozen=True, slots=True)
 class LayerWeights:
     """One decoder layer; `qkv` is [q | k | v] by rows, `gate_up` is [gate | up]."""
 
     attention_norm: torch.Tensor
-    qkv: LinearWeights
-    output: LinearWeights
+    qkv: Linear
+    output: Linear
     mlp_norm: torch.Tensor
-    gate_up: LinearWeights
-    down: LinearWeights
+    gate_up: Linear
+    down: Linear
 
 
 @dataclass(frozen=True, slots=True)
 class LlamaWeights:
-    """A whole model in one dtype; `head` is `embedding` itself when they are tied."""
+    """A whole model in one dtype; a tied `head` multiplies by `embedding` itself."""
 
     embedding: torch.Tensor
     layers: tuple[LayerWeights, ...]
     final_norm: torch.Tensor
-    head: torch.Tensor
+    head: Linear
     frequencies: torch.Tensor
 
 
@@ -85,7 +73,7 @@ class LlamaModel:
             hidden = rms_norm(x, layer.mlp_norm, self.config.rms_eps)
             x = x + layer.down.apply(silu_mul(layer.gate_up.apply(hidden)))
         last = rms_norm(x[sampled], self._weights.final_norm, self.config.rms_eps)
-        return functional.linear(last, self._weights.head)
+        return self._weights.head.apply(last)
 
     def _attention(
         self,
@@ -114,13 +102,11 @@ def load_llama(
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="load") as pool:
         # The embedding is the largest tensor by far: start it first.
         embedding_task = pool.submit(reader.matrix, "model.embed_tokens", config.vocab, config.hidden)
-        head_task = (
-            pool.submit(reader.matrix, "lm_head", config.vocab, config.hidden)
-            if not config.tied_embeddings
-            else embedding_task
-        )
         layers = tuple(pool.map(reader.layer, range(config.layers)))
-        embedding, head = embedding_task.result(), head_task.result()
+        embedding = embedding_task.result()
+    # A tied head is not packed: the lookup needs the plain layout, and a second copy would cost its memory again.
+    tied = config.tied_embeddings
+    head = PlainLinear(embedding) if tied else linear(reader.matrix("lm_head", config.vocab, config.hidden))
     factors = source.tensor("rope_factors", (config.head_dim // 2,)) if source.has("rope_factors") else None
     weights = LlamaWeights(embedding, layers, reader.norm("model.norm"), head, rotary_frequencies(config, factors))
     return LlamaModel(config, weights)
@@ -140,13 +126,13 @@ class _Reader:
     def norm(self, name: str) -> torch.Tensor:
         return self._cast(self._source.tensor(f"{name}.weight", (self._config.hidden,)))
 
-    def linear(self, parts: dict[str, int], columns: int, biased: bool) -> LinearWeights:
+    def linear(self, parts: dict[str, int], columns: int, biased: bool) -> Linear:
         """Projections stacked by rows; `parts` maps a name to its row count."""
         matrix = torch.cat([self.matrix(name, rows, columns) for name, rows in parts.items()])
         if not biased:
-            return LinearWeights(matrix, None)
+            return linear(matrix)
         biases = [self._cast(self._source.tensor(f"{name}.bias", (rows,))) for name, rows in parts.items()]
-        return LinearWeights(matrix, torch.cat(biases))
+        return linear(matrix, torch.cat(biases))
 
     def layer(self, index: int) -> LayerWeights:
         config, prefix = self._config, f"model.layers.{index}"
