@@ -8,7 +8,7 @@ import asyncio
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fake_cluster import Change, FakeCluster
@@ -28,6 +28,8 @@ from sim_world import World, is_pod_ready
 
 Obj = dict[str, Any]
 
+MAX_REQUEST_S = 8.0
+
 
 @dataclass(slots=True)
 class RouterView:
@@ -35,6 +37,8 @@ class RouterView:
 
     routes: Routes | None = None
     endpoints: tuple[EndpointReport, ...] | None = None
+    busy_until_s: dict[str, float] = field(default_factory=dict)
+    """Until when requests of a revision that lost its traffic are open."""
 
     @property
     def synced(self) -> bool:
@@ -110,7 +114,14 @@ class Routers:
         if view is None or self._rng.random() < self._error_rate:
             return RouterObservation(name, None, error="no answer from the admin port")
         epoch = view.routes.epoch if view.routes is not None else 0
-        return RouterObservation(name, RouterReport(epoch, view.synced, view.endpoints or ()))
+        endpoints = tuple(replace(e, inflight=self._inflight(view, e.revision)) for e in view.endpoints or ())
+        return RouterObservation(name, RouterReport(epoch, view.synced, endpoints))
+
+    def _inflight(self, view: RouterView, revision: str) -> int:
+        """Requests come and go while a revision has traffic; afterwards the open ones take a while to end."""
+        if view.weight(revision) > 0:
+            return self._rng.randrange(3)
+        return int(self._world.loop.time() < view.busy_until_s.get(revision, 0.0))
 
     def _changed(self, change: Change) -> None:
         obj = change.obj
@@ -153,7 +164,11 @@ class Routers:
         view = self._views.get(uid)
         document = self._api.get("v1", "ConfigMap", namespace, routes_name(deployment))
         if view is not None and document is not None:
+            before = view.routes.weights if view.routes is not None else ()
             view.routes = parse_routes(json.loads(document["data"][ROUTES_KEY]))
+            for weight in before:
+                if not view.weight(weight.revision):
+                    view.busy_until_s[weight.revision] = self._world.loop.time() + self._rng.uniform(0.0, MAX_REQUEST_S)
 
     def _read_endpoints(self, uid: str, namespace: str, deployment: str) -> None:
         view = self._views.get(uid)
