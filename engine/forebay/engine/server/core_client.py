@@ -122,6 +122,7 @@ class CoreClient:
         self._ids = itertools.count(1)
         self._groups: dict[int, Group] = {}
         self._pings = 0
+        self._pinged_s = now_s()
         self._last_answer_s = now_s()
         self._moved_s = now_s()
         self.load_seconds: float | None = None
@@ -170,13 +171,14 @@ class CoreClient:
         """Ask the core for a sign of life; `stalled_s` shows when none comes."""
         if self._pings == 0 or (self.load is not None and self.load.answered >= self._pings):
             self._pings += 1
+            self._pinged_s = self._now_s()
             self._channel.send(Ping(self._pings))
 
     def stalled_s(self) -> float:
         """Seconds since the core last answered, or since it last made a step while work waits, whichever is longer."""
         now_s = self._now_s()
         waiting_for_answer = self._pings > (self.load.answered if self.load else 0)
-        silent_s = now_s - self._last_answer_s if waiting_for_answer else 0.0
+        silent_s = now_s - max(self._last_answer_s, self._pinged_s) if waiting_for_answer else 0.0
         has_work = self.load is not None and self.load.running + self.load.waiting > 0
         return max(silent_s, now_s - self._moved_s if has_work else 0.0)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from forebay.contract.clock import Clock
-from forebay.contract.errors import InvalidRequest
+from forebay.contract.errors import InvalidRequest, Overloaded
 from forebay.contract.wire import LoadReport
 from forebay.engine.resolve import Resolved
 from forebay.engine.server.core_client import CoreClient
@@ -23,6 +23,8 @@ from forebay.engine.server.openai import Prompt, RequestLimits
 from forebay.engine.text import TextCodec
 
 INLINE_CHARS = 2048
+READING_REQUESTS = 256
+"""Requests that may be open beside those that run or wait: their bodies are being read or encoded."""
 _ENCODER_THREADS = 2
 
 
@@ -103,7 +105,9 @@ class Service:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Counts one completion request as open."""
+        """Counts one completion request as open; raises `Overloaded` when there are more than could ever be queued."""
+        if self.open_requests >= self.config.max_running + self.config.max_waiting + READING_REQUESTS:
+            raise Overloaded(f"{self.open_requests} requests are open already", after_s=1.0)
         self.open_requests += 1
         self._idle.clear()
         try:
