@@ -143,7 +143,6 @@ class World:
         for _ in range(rounds):
             for name in sorted(self.routers):
                 self.router_takes_routes(name)
-            plan = self.operator_pass()
             self.controllers()
             for name in sorted(self.pods):
                 self.pod_ready(name)
@@ -151,6 +150,7 @@ class World:
             for router in self.routers.values():
                 router.inflight = {}
             self.now += timedelta(seconds=2)
+            plan = self.operator_pass()
             if not plan.actions and self.condition(ConditionType.READY) == "True":
                 return
         raise AssertionError(f"not settled after {rounds} rounds: {self.document.get('status')}")

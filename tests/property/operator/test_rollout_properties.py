@@ -14,7 +14,7 @@ from operator_world import World, takes_requests
 
 VARIANTS = (8, 16, 32)
 MACHINE_SETTINGS = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
@@ -103,6 +103,11 @@ class HealthyWorld(RuleBasedStateMachine):
     @invariant()
     def servable_stays_true(self) -> None:
         assert self.world.condition(ConditionType.SERVABLE) == "True"
+
+    @invariant()
+    def kstatus_reads_exactly_one_answer(self) -> None:
+        kinds = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
+        assert [self.world.condition(kind) for kind in kinds].count("True") == 1
 
     @invariant()
     def the_same_snapshot_gives_the_same_plan(self) -> None:
