@@ -224,39 +224,53 @@ async def _whole(exchange: Exchange, deltas: AsyncIterator[list[Delta]], head: H
 async def _stream(
     request: web.Request, exchange: Exchange, deltas: AsyncIterator[list[Delta]], writer: ChunkWriter
 ) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+    stream = EventStream(request, exchange.service.config.write_seconds)
     try:
         async for batch in deltas:
-            events = b"".join(map(writer.delta, batch))
-            if events and not response.prepared:
-                await response.prepare(request)
-            if events:
-                await write_in_time(response, events, exchange.service.config.write_seconds)
-        await write_in_time(response, writer.end(_usage(exchange)), exchange.service.config.write_seconds)
-        await response.write_eof()
-    except ConnectionError as error:
-        raise Cancelled("the client left during the stream") from error
-    except TimeoutError as error:
-        if request.transport is not None:
-            request.transport.close()
-        raise Cancelled("the client does not read its stream") from error
+            await stream.send(b"".join(map(writer.delta, batch)))
+        await stream.send(writer.end(_usage(exchange)))
+    except Cancelled:
+        raise
     except ForebayError as error:
-        if not response.prepared:
+        if not stream.response.prepared:
             raise
         exchange.failure = _outcome(error)
-        await _cut(request, response, error)
-    return response
+        await stream.cut(event(problem_of(error).document()))
+    return stream.response
 
 
-async def write_in_time(response: web.StreamResponse, events: bytes, seconds: float) -> None:
-    """Write to a stream; raises `TimeoutError` when the client leaves it unread for too long."""
-    async with asyncio.timeout(seconds):
-        await response.write(events)
+class EventStream:
+    """Server-sent events to one client; the head goes out with the first bytes.
 
+    A client that left, or leaves the stream unread for `write_seconds`, is `Cancelled`.
+    """
 
-async def _cut(request: web.Request, response: web.StreamResponse, error: ForebayError) -> None:
-    """Tell the client why the stream ends, and end it so that nobody takes it for a complete one."""
-    with suppress(ConnectionError, TimeoutError):
-        await write_in_time(response, event(problem_of(error).document()), _LAST_WORDS_S)
-    if request.transport is not None:
-        request.transport.close()
+    def __init__(self, request: web.Request, write_seconds: float) -> None:
+        self.response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        self._request = request
+        self._write_seconds = write_seconds
+
+    async def send(self, events: bytes) -> None:
+        """Write events, possibly none."""
+        if not events:
+            return
+        try:
+            async with asyncio.timeout(self._write_seconds):
+                if not self.response.prepared:
+                    await self.response.prepare(self._request)
+                await self.response.write(events)
+        except ConnectionError as error:
+            raise Cancelled("the client left during the stream") from error
+        except TimeoutError as error:
+            # Closing would wait for the client to read what is buffered.
+            if self._request.transport is not None:
+                self._request.transport.abort()
+            raise Cancelled("the client does not read its stream") from error
+
+    async def cut(self, last_words: bytes) -> None:
+        """Say why the stream ends, and end it so that nobody takes it for a complete one."""
+        with suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_S):
+                await self.response.write(last_words)
+        if self._request.transport is not None:
+            self._request.transport.close()
