@@ -182,12 +182,12 @@ def _servable(facts: Facts) -> Condition:
         return Condition(kind, "False", Reason.ROUTER_NOT_READY, "no router pod is ready")
     if engines.ready == 0:
         return Condition(kind, "False", Reason.NO_ENDPOINTS, f"no engine of revision {serving} is ready")
-    if not facts.observed.voters:
-        # Routers and engines are ready, only the operator cannot ask: what was true stays true.
+    if facts.observed.missing:
+        # A router that does not answer the operator may be the one that answers requests: what was true stays true.
         before = find(facts.old.get("conditions") or [], kind) or {}
         if before.get("status") == "True":
             return Condition(kind, "True", Reason.ROUTABLE, f"revision {serving} answers")
-        return Condition(kind, "False", Reason.ROUTER_UNREACHABLE, "no router answers the operator")
+        return Condition(kind, "False", Reason.ROUTER_UNREACHABLE, "not every router answers the operator")
     return Condition(kind, "False", Reason.NOT_ROUTABLE, f"routers cannot reach engines of revision {serving}")
 
 

@@ -205,7 +205,7 @@ def test_traffic_moves_only_to_a_complete_target_or_away_from_one_that_is_down(c
     if step.serving == case.serving or serving is None or not (serving.exists or serving.stored):
         return
     target = _facts_of(case, case.target)
-    if serving.ready == 0 and case.stable is None:
+    if case.replicas == 0 or (serving.ready == 0 and case.stable is None):
         return
     assert target is not None
     if serving.ready > 0:
