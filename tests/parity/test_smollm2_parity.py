@@ -122,13 +122,13 @@ def test_in_mixed_batches_every_token_is_the_same(
 ) -> None:
     """Through the real scheduler: two steps in flight, prefill in chunks, reused prefixes, too few pages for all."""
     limits = SchedulerLimits(
-        pages=72,
+        pages=50,
         page_tokens=PAGE_TOKENS,
         max_running=20,
         max_waiting=20,
         max_batch_tokens=48,
-        max_prompt_tokens=1000,
-        max_sequence_tokens=1100,
+        max_prompt_tokens=700,
+        max_sequence_tokens=780,
     )
     scheduler = Scheduler(limits, b"parity")
     found = _generate(scheduler, runner, prompts, new_request_every_steps=3)
@@ -136,7 +136,7 @@ def test_in_mixed_batches_every_token_is_the_same(
     load = scheduler.load()
     shared = next(i for i, column in enumerate(zip(*prompts[:16], strict=False)) if len(set(column)) > 1)
     assert shared % PAGE_TOKENS > 0
-    assert load.reused_tokens > 10 * shared
+    assert load.reused_tokens > 8 * shared
     assert load.preemptions > 0
     assert max(len(prompt) for prompt in prompts) > limits.max_batch_tokens
     assert load.steps < NEW_TOKENS * len(prompts) / 4
@@ -200,6 +200,7 @@ def test_bf16_stays_within_its_stated_tolerance(
     expected, got = exact.log_softmax(-1), rounded.log_softmax(-1)
     divergence = (expected.exp() * (expected - got)).sum(-1)
     agreement = (exact.argmax(-1) == rounded.argmax(-1)).float().mean()
+    print(f"bf16: mean divergence {float(divergence.mean()):.5f} nats, agreement {float(agreement):.4f}")
     assert float(divergence.mean()) < BF16_KL
     assert float(agreement) > BF16_AGREEMENT
     assert float(divergence.mean()) > 0
