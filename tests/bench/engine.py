@@ -1,8 +1,9 @@
 """Speed of the engine over HTTP, beside transformers on the same machine, model and prompts in the same run.
 
 For each number of concurrent requests both sides take turns and the best turn of each counts, because other work on
-the machine only ever slows a turn. Ratios are the figures to look at; the load average says how busy it was. The engine is measured as a client sees it, streamed; transformers
-runs in this process as one static batch of equal lengths, its best case. Writes `results/engine.json`.
+the machine only ever slows a turn. Ratios are the figures to look at; the load average says how busy the machine was.
+The engine is measured as a client sees it, streamed over HTTP; transformers runs in this process as one static batch of
+equal lengths, its best case. Writes `results/engine.json`.
 """
 
 import argparse
