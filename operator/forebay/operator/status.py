@@ -172,7 +172,9 @@ def _servable(facts: Facts) -> Condition:
     routers = facts.observed.counts(facts.observed.routers)
     engines = facts.observed.counts(facts.observed.engines, serving)
     routable = facts.observed.routable_by_any(serving)
-    if routers.ready > 0 and routable > 0:
+    was_true = (find(facts.old.get("conditions") or [], kind) or {}).get("status") == "True"
+    # It turns true only when routers use the written routes; while traffic moves, those of before still answer.
+    if routers.ready > 0 and routable > 0 and (was_true or facts.confirmed):
         return Condition(kind, "True", Reason.ROUTABLE, f"revision {serving} answers")
     if facts.replicas == 0 and engines.live == 0:
         return Condition(kind, "False", Reason.SCALED_TO_ZERO, "spec.replicas is 0")
@@ -184,8 +186,7 @@ def _servable(facts: Facts) -> Condition:
         return Condition(kind, "False", Reason.NO_ENDPOINTS, f"no engine of revision {serving} is ready")
     if facts.observed.missing:
         # A router that does not answer the operator may be the one that answers requests: what was true stays true.
-        before = find(facts.old.get("conditions") or [], kind) or {}
-        if before.get("status") == "True":
+        if was_true:
             return Condition(kind, "True", Reason.ROUTABLE, f"revision {serving} answers")
         return Condition(kind, "False", Reason.ROUTER_UNREACHABLE, "not every router answers the operator")
     return Condition(kind, "False", Reason.NOT_ROUTABLE, f"routers cannot reach engines of revision {serving}")
