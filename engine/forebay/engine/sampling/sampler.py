@@ -60,7 +60,7 @@ def kept_counts(
         reached, mass_counts = _mass_counts(logits[torch.from_numpy(rows)], counts[rows], top_p[rows], candidates)
         done = reached | (counts[rows] <= candidates) | (candidates == vocab)
         counts[rows[done]] = np.minimum(counts[rows], mass_counts)[done]
-        rows, candidates = rows[~done], vocab
+        rows, candidates = rows[~done], min(vocab, 8 * candidates)
     return counts
 
 
@@ -87,12 +87,19 @@ def keep_largest(logits: torch.Tensor, counts: npt.NDArray[np.int64]) -> torch.T
     index, keep = torch.from_numpy(rows), torch.from_numpy(counts[rows])
     part = logits[index]
     thresholds = part.topk(int(keep.max()), dim=-1).values.gather(1, keep[:, None] - 1)
-    above = part > thresholds
-    tied = part == thresholds
-    room = keep - above.sum(dim=-1)
-    kept = above | (tied & (tied.cumsum(dim=-1) <= room[:, None]))
-    logits[index] = part.masked_fill_(~kept, float("-inf"))
+    dropped = part < thresholds
+    crowded = torch.nonzero(part.shape[1] - dropped.sum(dim=-1) > keep).squeeze(1)
+    if len(crowded):
+        dropped[crowded] |= _surplus_ties(part[crowded], thresholds[crowded], keep[crowded])
+    logits[index] = part.masked_fill_(dropped, float("-inf"))
     return logits
+
+
+def _surplus_ties(logits: torch.Tensor, thresholds: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    """Mask of the tokens at their row's threshold that no longer fit among the `keep` first by value, then id."""
+    tied = logits == thresholds
+    room = keep - (logits > thresholds).sum(dim=-1)
+    return tied & (tied.cumsum(dim=-1) > room[:, None])
 
 
 def _inverse_cdf(logits: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
