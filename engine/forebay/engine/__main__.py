@@ -29,7 +29,7 @@ from forebay.engine.config import (
 )
 from forebay.engine.describe import ARCHITECTURES, engine_release, to_yaml
 from forebay.engine.drain import drain
-from forebay.engine.fetch import DEFAULT_MAX_BYTES, check_http, fetch_http, fetch_hugging_face
+from forebay.engine.fetch import DEFAULT_MAX_BYTES, FORMATS, check_http, fetch_http, fetch_hugging_face
 
 EXIT_USAGE = 2
 _ARCHITECTURE = "cpu"
@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--hf-repo", help="Hugging Face repository; needs --hf-revision")
     fetching.add_argument("--sha256", help="hex digest of the file")
     fetching.add_argument("--hf-revision", help="commit, tag or branch")
+    fetching.add_argument("--format", choices=FORMATS, default="auto", help="weights to take from the repository")
     fetching.add_argument("--out", required=True, type=Path, help="folder to write to")
     fetching.add_argument("--max-bytes", type=int, default=DEFAULT_MAX_BYTES, help="largest download")
     draining = commands.add_parser("drain", help="drain a running engine and wait", allow_abbrev=False)
@@ -138,7 +139,9 @@ def _fetch(arguments: argparse.Namespace) -> int:
     else:
         if arguments.hf_revision is None:
             raise InvalidSpec("hf-revision: is required with --hf-repo", field="hf-revision")
-        path = fetch_hugging_face(arguments.hf_repo, arguments.hf_revision, arguments.out, arguments.max_bytes)
+        path = fetch_hugging_face(
+            arguments.hf_repo, arguments.hf_revision, arguments.out, arguments.max_bytes, arguments.format
+        )
     print(f"fetched {path}")
     return 0
 

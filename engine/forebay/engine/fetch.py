@@ -5,6 +5,7 @@ tries and sizes are bounded; a file that is already there and right is left alon
 nothing. Every failure is an `InvalidSpec` or `UpstreamFault` that says what to do. Called by `__main__`.
 """
 
+import fnmatch
 import hashlib
 import http.client
 import re
@@ -24,7 +25,9 @@ _CHUNK_BYTES = 1 << 20
 _TIMEOUT_S = 60.0
 _TRIES_WITHOUT_PROGRESS = 5
 _BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-_HF_FILES = ("*.safetensors", "*.gguf", "*.json", "*.jinja", "tokenizer*")
+_HF_TEXT_FILES = ("*.json", "*.jinja", "tokenizer*")
+_HF_WEIGHT_FILES = {"auto": ("*.safetensors", "*.gguf"), "safetensors": ("*.safetensors",), "gguf": ("*.gguf",)}
+FORMATS = tuple(_HF_WEIGHT_FILES)
 _USER_AGENT = "forebay-fetch/1"
 
 
@@ -163,19 +166,23 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def fetch_hugging_face(repository: str, revision: str, out: Path, max_bytes: int) -> Path:
-    """Download a repository's model files at one revision into `out`; HF_ENDPOINT and HF_TOKEN are the library's."""
+def fetch_hugging_face(repository: str, revision: str, out: Path, max_bytes: int, weights: str = "auto") -> Path:
+    """Download a repository's model files at one revision into `out`; HF_ENDPOINT and HF_TOKEN are the library's.
+
+    `weights` is one of `FORMATS`: a repository that holds both formats is asked for one of them only.
+    """
     # The library reads its settings at import, and only this command needs it.
     import huggingface_hub  # noqa: PLC0415
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError  # noqa: PLC0415
 
+    patterns = [*_HF_WEIGHT_FILES[weights], *_HF_TEXT_FILES]
     try:
         info = huggingface_hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
-        size = sum(entry.size or 0 for entry in info.siblings or [])
+        size = sum(entry.size or 0 for entry in info.siblings or [] if _matches(entry.rfilename, patterns))
         if size > max_bytes:
             raise InvalidSpec(f"hf-repo: {size} bytes is more than the limit of {max_bytes}", field="hf-repo")
         huggingface_hub.snapshot_download(
-            repository, revision=info.sha or revision, local_dir=out, allow_patterns=list(_HF_FILES), max_workers=2
+            repository, revision=info.sha or revision, local_dir=out, allow_patterns=patterns, max_workers=2
         )
     except HFValidationError as error:
         raise InvalidSpec(f"hf-repo: {error}", field="hf-repo") from error
@@ -185,6 +192,10 @@ def fetch_hugging_face(repository: str, revision: str, out: Path, max_bytes: int
         # The library reads answers without checking them, so a server that is no hub shows as any of these.
         raise UpstreamFault(f"{repository}: download failed: {type(error).__name__}: {error}") from error
     return out
+
+
+def _matches(name: str, patterns: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _hub_problem(error: Any, repository: str, revision: str) -> InvalidSpec | UpstreamFault:

@@ -12,7 +12,6 @@ from forebay.api.shape import StatusShape
 
 OPERATOR = Path(__file__).resolve().parents[3] / "operator" / "forebay" / "operator"
 NOT_READ_BY_NAME = {
-    "Checkpoint.format": "a rule of the API acts on it: a format that needs a folder is refused for source.http",
     "ConfigKey.description": "for people, shown by kubectl",
     "Toleration.key": "a toleration goes into pods as a whole",
     "Toleration.operator": "a toleration goes into pods as a whole",

@@ -155,7 +155,12 @@ def test_a_file_name_from_a_url_never_leaves_the_folder(url: str, name: str) -> 
 @contextmanager
 def hub() -> Iterator[str]:
     """A hub with the repository team/tiny at revision v1."""
-    files = {"config.json": b'{"a": 1}', "model.safetensors": CONTENT, "notes.txt": b"not needed"}
+    files = {
+        "config.json": b'{"a": 1}',
+        "model.safetensors": CONTENT,
+        "model.gguf": b"another format",
+        "notes.txt": b"not needed",
+    }
 
     class Handler(BaseHTTPRequestHandler):
         def do_HEAD(self) -> None:
@@ -213,13 +218,16 @@ def hub_fetch(base: str, out: Path, repository: str, *more: str) -> "subprocess.
 
 def test_a_hugging_face_repository_is_fetched_from_the_endpoint_of_the_environment(tmp_path: Path) -> None:
     with hub() as base:
-        done = hub_fetch(base, tmp_path / "model", "team/tiny")
+        done = hub_fetch(base, tmp_path / "model", "team/tiny", "--format", "safetensors")
+        either = hub_fetch(base, tmp_path / "either", "team/tiny")
         assert done.returncode == 0, done.stderr
         missing = hub_fetch(base, tmp_path / "missing", "team/nothing")
         too_large = hub_fetch(base, tmp_path / "large", "team/tiny", "--max-bytes", "1000")
         invalid = hub_fetch(base, tmp_path / "invalid", "a/b/c")
     names = sorted(entry.name for entry in (tmp_path / "model").iterdir() if not entry.name.startswith("."))
     assert names == ["config.json", "model.safetensors"]
+    assert either.returncode == 0, either.stderr
+    assert (tmp_path / "either" / "model.gguf").exists()
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == CONTENT
     for failed, words in ((missing, "was not found"), (too_large, "limit of 1000"), (invalid, "hf-repo")):
         assert failed.returncode == 2

@@ -51,7 +51,7 @@ def mount_model(checkpoint: Checkpoint, image: str, hf_endpoint: str | None) -> 
     return ModelMount(
         {"name": MODEL_VOLUME, "emptyDir": _sized(checkpoint.size_bytes)},
         MODEL_DIR,
-        (_fetch_container(download, image, hf_endpoint),),
+        (_fetch_container(download, checkpoint.format, image, hf_endpoint),),
     )
 
 
@@ -62,13 +62,15 @@ def _sized(size_bytes: int | None) -> dict[str, Any]:
     return {"sizeLimit": str(math.ceil(size_bytes * 2.1) + 2**30)}
 
 
-def _fetch_container(source: HttpSource | HuggingFaceSource, image: str, hf_endpoint: str | None) -> dict[str, Any]:
+def _fetch_container(
+    source: HttpSource | HuggingFaceSource, weights: str | None, image: str, hf_endpoint: str | None
+) -> dict[str, Any]:
     container: dict[str, Any] = {
         "name": FETCH_CONTAINER,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-m", "forebay.engine"],
-        "args": ["fetch", *_fetch_arguments(source), "--out", MODEL_DIR],
+        "args": ["fetch", *_fetch_arguments(source, weights), "--out", MODEL_DIR],
         "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - an emptyDir of the pod
         "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}},
         "securityContext": container_security(),
@@ -88,7 +90,8 @@ def _fetch_container(source: HttpSource | HuggingFaceSource, image: str, hf_endp
     return container
 
 
-def _fetch_arguments(source: HttpSource | HuggingFaceSource) -> list[str]:
+def _fetch_arguments(source: HttpSource | HuggingFaceSource, weights: str | None) -> list[str]:
     if isinstance(source, HttpSource):
         return ["--url", source.url, "--sha256", source.sha256]
-    return ["--hf-repo", source.repo, "--hf-revision", source.revision]
+    chosen = [] if weights is None else ["--format", weights]
+    return ["--hf-repo", source.repo, "--hf-revision", source.revision, *chosen]
