@@ -8,6 +8,7 @@ listed in `hack/cluster/packages.txt` as root on Debian or Ubuntu, and elsewhere
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -116,6 +117,10 @@ def lock() -> bool:
     for name, extras in {**EXTRAS, "dev": ALL_EXTRAS}.items():
         wanted = [option for extra in extras for option in ("--extra", extra)]
         target = LOCKS / f"{name}.txt"
+        # uv keeps the versions it finds in the file; torch's CPU build has no CUDA packages behind it.
+        if target.exists():
+            text = target.read_text(encoding="utf-8")
+            target.write_text(re.sub(r"^(torch==[0-9.]+)$", r"\1+cpu", text, flags=re.MULTILINE), encoding="utf-8")
         options = ["--quiet", "--no-header", "--no-annotate", "--python-version", "3.11", *torch_options()]
         run(uv, "pip", "compile", "pyproject.toml", *wanted, *options, "--output-file", str(target))
         kept = [line for line in target.read_text(encoding="utf-8").splitlines() if not line.startswith("--")]

@@ -33,3 +33,8 @@ def test_operator_and_router_locks_carry_no_torch() -> None:
             line.split("==")[0] for line in (ROOT / "locks" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
         }
         assert not names & {"torch", "triton", "numpy", "transformers"}
+
+
+def test_no_lock_carries_the_accelerator_libraries_of_the_default_torch_build() -> None:
+    for lock in sorted((ROOT / "locks").glob("*.txt")):
+        assert "nvidia-" not in lock.read_text(encoding="utf-8"), lock
