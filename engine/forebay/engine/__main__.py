@@ -15,6 +15,7 @@ from pathlib import Path
 
 from forebay.contract.errors import ForebayError, InvalidSpec
 from forebay.contract.names import PORT_ENGINE
+from forebay.contract.termination import end_on_sigterm
 from forebay.engine.cgroup import read_machine
 from forebay.engine.config import (
     KEYS,
@@ -37,6 +38,7 @@ _ARCHITECTURE = "cpu"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    end_on_sigterm()
     given = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     arguments, unknown = parser.parse_known_args(given)

@@ -5,11 +5,9 @@ import json
 import logging
 import sys
 
-import uvloop
-
 from forebay.contract.errors import InvalidSpec
+from forebay.contract.termination import end_on_sigterm
 from forebay.router.config import parse
-from forebay.router.process import serve
 
 
 def announce(port: int, admin_port: int) -> None:
@@ -19,6 +17,12 @@ def announce(port: int, admin_port: int) -> None:
 
 def main() -> None:
     """Run the router; exit code 2 means a bad command line."""
+    end_on_sigterm()
+    # These imports take most of the start, during which SIGTERM must already end the process.
+    import uvloop  # noqa: PLC0415
+
+    from forebay.router.process import serve  # noqa: PLC0415
+
     try:
         settings = parse(sys.argv[1:])
     except InvalidSpec as error:

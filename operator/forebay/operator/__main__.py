@@ -12,12 +12,16 @@ import uuid
 from dataclasses import replace
 
 from forebay.contract.errors import ForebayError, InvalidSpec
+from forebay.contract.termination import end_on_sigterm
 from forebay.operator.config import config_from_environment
-from forebay.operator.main import run
 
 
 def main() -> int:
     """Run the operator; returns the exit code."""
+    end_on_sigterm()
+    # kopf and the Kubernetes client take most of the start, during which SIGTERM must already end the process.
+    from forebay.operator.main import run  # noqa: PLC0415
+
     try:
         config = config_from_environment()
     except InvalidSpec as error:

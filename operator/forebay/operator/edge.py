@@ -69,7 +69,8 @@ class Edge:
         yield owner, 0.0
         if kind != "Pod":
             return
-        for key in self._references.get(owner, ()):
+        # A pod outlives its deleted owner, and then nothing says which class its device goes back to.
+        for key in self._references.get(owner, self._classes):
             if key.kind == GPU_CLASS_KIND:
                 yield key, POD_SETTLE_S
 

@@ -74,6 +74,13 @@ def test_a_pod_also_makes_its_class_count_again_a_little_later() -> None:
     assert dict(wishes) == {CHAT: 0.0, CLASS: POD_SETTLE_S}
 
 
+def test_the_last_pods_of_a_deleted_deployment_still_make_classes_count_again() -> None:
+    edge = edge_with_chat()
+    edge.wishes(GPU_CLASS_KIND, stored(sim_objects.gpu_class()), deleted=False)
+    edge.wishes(DEPLOYMENT_KIND, stored(sim_objects.deployment()), deleted=True)
+    assert CLASS in keys(edge, "Pod", child("Pod", "chat-engine-1"), deleted=True)
+
+
 def test_an_object_without_our_label_brings_up_nothing() -> None:
     obj = {"kind": "ConfigMap", "metadata": {"name": "x", "namespace": NAMESPACE, "uid": "x"}}
     assert Edge().wishes("ConfigMap", obj, deleted=False) == []
