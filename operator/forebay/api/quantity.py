@@ -10,8 +10,11 @@ from typing import Final
 
 from forebay.contract.errors import InvalidSpec
 
-QUANTITY_PATTERN: Final = "([0-9]+[.]?[0-9]*|[.][0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]+)?"
-"""A quantity that is not negative, in the syntax that CEL and Python share."""
+QUANTITY_PATTERN: Final = "([0-9]+[.]?[0-9]*|[.][0-9]+)(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?"
+"""A quantity that is not negative, in the syntax that CEL and Python share.
+
+Two digits of exponent: exact arithmetic on a longer one would take memory and time without bound.
+"""
 
 _QUANTITY: Final = re.compile(QUANTITY_PATTERN)
 _FACTORS: Final[dict[str, Fraction]] = {

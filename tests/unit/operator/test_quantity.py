@@ -30,7 +30,7 @@ def test_spellings_of_one_amount_are_equal(text: str | int, amount: int | Fracti
     assert parse_quantity(text) == amount
 
 
-@pytest.mark.parametrize("text", ["", "4 Gi", "4GB", "-1", "1.2.3", "Gi", "1e", "٣"])
+@pytest.mark.parametrize("text", ["", "4 Gi", "4GB", "-1", "1.2.3", "Gi", "1e", "٣", "1e100", "1E-999"])
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidSpec):
         parse_quantity(text)
