@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from forebay.api.model import Checkpoint
 from forebay.api.shape import Shape
 from forebay.contract.names import ROLE_ENGINE, engine_name
 from forebay.contract.versions import RENDERER_VERSION
@@ -45,6 +46,7 @@ def template_of(references: References, effective: Effective) -> dict[str, Any]:
     template = {
         "architecture": gpu.architecture,
         "config": effective.to_config(),
+        "format": _fetched_format(references.checkpoint),
         "image": references.release.spec.image,
         "match": _json(gpu.match),
         "pod": (engine.pod if engine else None) or None,
@@ -56,6 +58,13 @@ def template_of(references: References, effective: Effective) -> dict[str, Any]:
         "tolerations": [_json(item) for item in gpu.tolerations or []] or None,
     }
     return {key: value for key, value in template.items() if value is not None}
+
+
+def _fetched_format(checkpoint: Checkpoint) -> str | None:
+    """The format where it decides what a download holds; a mounted source is the same with any."""
+    if checkpoint.source.hugging_face is None or checkpoint.format == "auto":
+        return None
+    return checkpoint.format
 
 
 def revision_name(template: Mapping[str, Any]) -> str:

@@ -44,6 +44,18 @@ def test_another_spelling_of_resources_makes_no_revision() -> None:
     assert one.revision == other.revision
 
 
+def test_the_format_that_a_download_chooses_makes_a_revision() -> None:
+    source = {"huggingFace": {"repo": "org/tiny", "revision": "a" * 40}}
+    either, auto = build.model(source=source), build.model(source=source, format="auto")
+    chosen = build.model(source=source, format="safetensors")
+    assert _intent({"model": either}).revision == _intent({"model": auto}).revision
+    assert _intent({"model": either}).revision != _intent({"model": chosen}).revision
+
+
+def test_a_format_noted_for_a_mounted_source_restarts_nothing() -> None:
+    assert _intent({"model": build.model(format="gguf")}).revision == _intent().revision
+
+
 def test_a_corrected_size_of_the_weights_restarts_nothing() -> None:
     assert _intent({"model": build.model(sizeBytes=1)}).revision == _intent().revision
 
