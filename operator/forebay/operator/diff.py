@@ -7,7 +7,7 @@ others, such as the API server's defaults, and are never looked at; so an object
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -25,17 +25,17 @@ Key: TypeAlias = tuple[str, str]
 
 _QUANTITY_MAPS: Final = frozenset({"requests", "limits"})
 _QUANTITY_FIELDS: Final = frozenset({"sizeLimit"})
-_MERGE_KEYS: Final[dict[str, str]] = {
-    "containers": "name",
-    "initContainers": "name",
-    "env": "name",
-    "volumes": "name",
-    "volumeMounts": "mountPath",
-    "imagePullSecrets": "name",
-    "ownerReferences": "uid",
-    "topologySpreadConstraints": "topologyKey",
+_MERGE_KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "containers": ("name",),
+    "initContainers": ("name",),
+    "env": ("name",),
+    "volumes": ("name",),
+    "volumeMounts": ("mountPath",),
+    "imagePullSecrets": ("name",),
+    "ownerReferences": ("uid",),
+    "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
 }
-"""Lists that the API server merges by a key: entries of other owners are left alone."""
+"""Lists that the API server merges by keys: entries of other owners are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,32 +137,43 @@ def _first_in_map(
 ) -> str | None:
     for key, value in desired.items():
         here = f"{path}.{key}".removeprefix(".")
-        if key not in observed:
-            return here
-        if quantities:
-            if not _same_quantity(value, observed[key]):
-                return here
-            continue
-        changed = first_change(value, observed[key], here)
+        if key in observed:
+            changed = _changed_entry(value, observed[key], here, quantities=quantities)
+        else:
+            changed = None if _is_left_out(value) else here
         if changed is not None:
             return changed
     return None
 
 
-def _first_in_list(desired: Sequence[Any], observed: Sequence[Any], path: str, merge_key: str | None) -> str | None:
-    if merge_key is None:
-        pairs = list(zip(desired, observed, strict=False))
-        if len(desired) != len(observed):
-            return path
-    else:
-        by_key: Callable[[Any], Any] = lambda item: item.get(merge_key)  # noqa: E731 - one use, one line
-        found = {by_key(item): item for item in observed}
-        pairs = [(item, found.get(by_key(item))) for item in desired]
-    for index, (mine, theirs) in enumerate(pairs):
+def _changed_entry(desired: Any, observed: Any, path: str, *, quantities: bool) -> str | None:
+    if quantities:
+        return None if _same_quantity(desired, observed) else path
+    return first_change(desired, observed, path)
+
+
+def _is_left_out(value: Any) -> bool:
+    """Whether the API server leaves such a value out of what it stores."""
+    return value is None or value in ("", [])
+
+
+def _first_in_list(
+    desired: Sequence[Any], observed: Sequence[Any], path: str, merge_keys: tuple[str, ...] | None
+) -> str | None:
+    if merge_keys is not None:
+        found = {_identity(item, merge_keys): item for item in observed}
+        observed = [found.get(_identity(item, merge_keys)) for item in desired]
+    if len(desired) != len(observed):
+        return path
+    for index, (mine, theirs) in enumerate(zip(desired, observed, strict=True)):
         changed = first_change(mine, theirs, f"{path}[{index}]")
         if changed is not None:
             return changed
     return None
+
+
+def _identity(item: Json, merge_keys: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(item.get(key) for key in merge_keys)
 
 
 def _same_quantity(desired: Any, observed: Any) -> bool:

@@ -139,3 +139,27 @@ def test_an_object_that_is_going_away_is_left_alone() -> None:
     live["metadata"]["deletionTimestamp"] = "2027-01-01T12:00:00Z"
     assert compare([document], [], [live], OWNER).applies == ()
     assert compare([], [], [live], OWNER).deletes == ()
+
+
+def test_two_spread_constraints_on_one_topology_key_are_compared_each_with_its_own() -> None:
+    document = _rendered("Deployment")
+    pod = document["spec"]["template"]["spec"]
+    soft = pod["topologySpreadConstraints"][0]
+    pod["topologySpreadConstraints"] = [{**soft, "maxSkew": 2, "whenUnsatisfiable": "DoNotSchedule"}, soft]
+    live = _live(document)
+    for constraint in live["spec"]["template"]["spec"]["topologySpreadConstraints"]:
+        constraint["nodeTaintsPolicy"] = "Ignore"
+    assert difference(document, live) is None
+    changed = copy.deepcopy(document)
+    changed["spec"]["template"]["spec"]["topologySpreadConstraints"][0]["maxSkew"] = 3
+    assert first_change(document, changed) is not None
+
+
+@pytest.mark.parametrize("empty", [None, "", []])
+def test_an_empty_value_that_the_api_server_leaves_out_is_no_difference(empty: object) -> None:
+    document = _rendered("Deployment")
+    live = _live(document)
+    document["spec"]["template"]["spec"]["tolerations"] = [{"key": "gpu", "operator": "Equal", "value": empty}]
+    live = _live(document)
+    del live["spec"]["template"]["spec"]["tolerations"][0]["value"]
+    assert difference(document, live) is None
