@@ -99,8 +99,8 @@ def _diagnose_container(pod: str, container: Json) -> Problem | None:
     if reason in _PULL_REASONS:
         return Problem(
             Reason.IMAGE_PULL_FAILED,
-            f"{where} waits for its image: {detail}; check spec.image of the EngineRelease, the image of the Model's "
-            "source and the pull secrets",
+            f"{where} waits for its image: {_pull_failure(detail)}; check spec.image of the EngineRelease, the image "
+            "of the Model's source and the pull secrets",
         )
     if reason in _CONFIG_REASONS:
         return Problem(
@@ -126,6 +126,11 @@ def _diagnose_container(pod: str, container: Json) -> Problem | None:
             Reason.CRASH_LOOP, f"{where} keeps failing: {last}; read its log with kubectl logs {pod} --previous"
         )
     return None
+
+
+def _pull_failure(detail: str) -> str:
+    """What the pull said: the kubelet shows it alone after a try and quotes it while it waits for the next."""
+    return detail.rpartition("ErrImagePull: ")[2]
 
 
 def _failed(ended: Json) -> bool:

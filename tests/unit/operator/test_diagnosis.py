@@ -117,6 +117,14 @@ def test_a_mount_event_of_before_is_forgotten_once_the_container_runs() -> None:
     assert diagnose([running], [_event("engine-1", "FailedMount")]) is None
 
 
+def test_a_pull_that_fails_is_reported_in_the_same_words_between_two_tries() -> None:
+    failed = diagnose([_pod(containerStatuses=_waiting("ErrImagePull", "x:1: not found"))], [])
+    quoted = 'Back-off pulling image "x:1": ErrImagePull: x:1: not found'
+    assert diagnose([_pod(containerStatuses=_waiting("ImagePullBackOff", quoted))], []) == failed
+    assert failed is not None
+    assert "x:1: not found" in failed.message
+
+
 def test_the_first_pod_by_name_decides() -> None:
     pods = [_pod(containerStatuses=_waiting("ImagePullBackOff")), _pod(**CASES[0][0])]
     problem = diagnose(pods, [])
