@@ -6,6 +6,7 @@ longest request to finish its streams.
 
 import hashlib
 import json
+import math
 from typing import Any, Final
 
 from forebay.api.modeldeployment import ModelDeploymentSpec
@@ -88,7 +89,10 @@ def _template(owner: Owner, spec: ModelDeploymentSpec, settings: Settings) -> di
 
 def _longest_request_s(spec: ModelDeploymentSpec) -> int:
     """By the deployment alone: the router must not wait for a release to be readable."""
-    return (spec.limits.max_seconds if spec.limits else None) or DEFAULT_MAX_SECONDS
+    limited = spec.limits.max_seconds if spec.limits else None
+    configured = (spec.engine.config or {}).get("max_seconds") if spec.engine else None
+    given = [value for value in (limited, configured) if isinstance(value, int | float) and value > 0]
+    return math.ceil(max(given, default=DEFAULT_MAX_SECONDS))
 
 
 def _container(owner: Owner, spec: ModelDeploymentSpec, settings: Settings) -> dict[str, Any]:
