@@ -14,6 +14,8 @@ from forebay.contract.errors import UpstreamFault
 MAX_HEAD_BYTES = 65536
 DATED_RETRY_AFTER_S = 1.0
 """Taken for a Retry-After that is a date; engines send seconds."""
+_NEVER_NOMINATED = frozenset({b"content-length", b"content-type", b"retry-after", b"x-request-id"})
+"""Kept even when Connection names them: without these an answer loses its meaning."""
 HOP_BY_HOP = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"upgrade"})
 """Removed in both directions; transfer-encoding is handled with the framing, not here."""
 
@@ -47,9 +49,10 @@ class ResponseHead(NamedTuple):
 
 @dataclass(slots=True)
 class _Fields:
-    """Header fields that decide something."""
+    """Header fields that decide something; `nominated` are the names that Connection lists."""
 
     lengths: set[bytes]
+    nominated: set[bytes]
     chunked: bool = False
     close: bool = False
     event_stream: bool = False
@@ -79,8 +82,11 @@ def parse_response_head(head: bytes, *, to_head_request: bool) -> ResponseHead:
     if not _LINES.fullmatch(head, match.end()):
         raise UpstreamFault("upstream sent a malformed header line")
     status_line, *raw = head.split(b"\r\n")
-    fields = _Fields(set(), close=match.group(1) == b"0")
+    fields = _Fields(set(), set(), close=match.group(1) == b"0")
     lines = [line for line in raw if _keep(line, fields)]
+    nominated = fields.nominated - _NEVER_NOMINATED
+    if nominated:
+        lines = [line for line in lines if line.partition(b":")[0].lower() not in nominated]
     status = int(match.group(2))
     if to_head_request or status in (204, 304) or status < 200:
         framing, length = Framing.EMPTY, 0
@@ -134,7 +140,9 @@ def _decide(name: bytes, value: bytes, fields: _Fields) -> bool:
             fields.chunked = True
             return False
         case b"connection":
-            fields.close = fields.close or b"close" in value.lower()
+            tokens = {token.strip(b" \t") for token in value.lower().split(b",")}
+            fields.close = fields.close or b"close" in tokens
+            fields.nominated |= tokens
             return False
         case b"content-type":
             fields.event_stream = value.lower().startswith(b"text/event-stream")

@@ -111,6 +111,16 @@ def test_a_tiny_top_p_is_greedy() -> None:
     assert torch.equal(drawn, logits.argmax(1))
 
 
+@pytest.mark.parametrize("temperature", [1e-5, 1e-37, 1e-45, 1e-300])
+@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (3, 0.5)])
+def test_a_tiny_temperature_is_greedy(temperature: float, top_k: int, top_p: float) -> None:
+    logits = torch.randn(64, 1000, generator=torch.Generator().manual_seed(1)) * 5
+    drawn = sample(
+        logits.clone(), rows(64, temperatures=temperature, top_k=top_k, top_p=top_p, positions=np.arange(64))
+    )
+    assert torch.equal(drawn, logits.argmax(1))
+
+
 def test_a_large_vocabulary_is_filtered_as_a_small_one() -> None:
     logits = torch.randn(4, 5000, generator=torch.Generator().manual_seed(2)) * 0.1
     top_k, top_p = np.array([0, 3000, 700, 4]), np.array([0.9, 0.95, 1.0, 0.5])

@@ -15,6 +15,8 @@ import torch
 from forebay.engine.sampling.philox import UintArray, uniform
 
 _FIRST_CANDIDATES = 512
+_MIN_TEMPERATURE = 1e-5
+"""A smaller one would make fp32 logits infinite, and their distribution undefined; this one is as good as greedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     if len(drawn) == 0:
         return greedy
     index = torch.from_numpy(drawn)
-    temperatures = torch.from_numpy(rows.temperatures[drawn]).float()
+    temperatures = torch.from_numpy(np.maximum(rows.temperatures[drawn], _MIN_TEMPERATURE)).float()
     scaled = logits[index].float().div_(temperatures[:, None])
     keep = kept_counts(scaled, rows.top_k[drawn], rows.top_p[drawn])
     filtered = keep_largest(scaled, keep)
