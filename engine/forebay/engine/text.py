@@ -8,7 +8,9 @@ Called by the server's handlers, one `Detokenizer` and one `StopMatcher` for eac
 
 import codecs
 import datetime
+import functools
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -45,9 +47,9 @@ class TextCodec:
         self._tokenizer.no_padding()
         decoder = json.loads(self._tokenizer.to_str()).get("decoder") or {}
         self.is_byte_level = decoder.get("type") == "ByteLevel"
-        self._special_ids = frozenset(
-            token_id for token_id, token in self._tokenizer.get_added_tokens_decoder().items() if token.special
-        )
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._special_text = _any_of(token.content for token in added.values() if token.special)
         self.vocabulary_size = self._tokenizer.get_vocab_size()
         self.longest_token_chars = max(len(token) for token in self._tokenizer.get_vocab())
         self._template = ChatTemplate(source) if source.chat_template else None
@@ -58,9 +60,39 @@ class TextCodec:
         return ids
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Token ids of a rendered conversation; the template itself writes the special tokens."""
-        ids: list[int] = self._tokenizer.encode(self.render_chat(messages), add_special_tokens=False).ids
+        """Token ids of a rendered conversation; only the template writes special tokens.
+
+        What looks like one inside a message stays text, so a message cannot end its turn or begin another.
+        """
+        quoted = [text for message in messages for text in self._special_text.findall(message.get("content") or "")]
+        if not quoted:
+            return self._ids(self._tokenizer, self.render_chat(messages))
+        mark = _unused_mark(messages)
+        places = iter(range(len(quoted)))
+        marked = [
+            {**message, "content": self._special_text.sub(lambda _: f"{mark}{next(places)}{mark}", message["content"])}
+            if message.get("content")
+            else message
+            for message in messages
+        ]
+        parts = re.split(f"{mark}([0-9]+){mark}", self.render_chat(marked))
+        ids: list[int] = []
+        for order, part in enumerate(parts):
+            is_quoted = order % 2 == 1
+            ids += self._ids(self._as_text, quoted[int(part)]) if is_quoted else self._ids(self._tokenizer, part)
         return ids
+
+    @staticmethod
+    def _ids(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    @functools.cached_property
+    def _as_text(self) -> tokenizers.Tokenizer:
+        """The same tokenizer, for which special tokens are ordinary text."""
+        tokenizer = tokenizers.Tokenizer.from_str(self._tokenizer.to_str())
+        tokenizer.encode_special_tokens = True
+        return tokenizer
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
         """The prompt text of a conversation; raises `InvalidRequest` naming `messages` when the template refuses it."""
@@ -86,6 +118,18 @@ class TextCodec:
     def detokenizer(self) -> "Detokenizer":
         """A fresh detokenizer for one answer."""
         return ByteDetokenizer(self) if self.is_byte_level else WindowDetokenizer(self)
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """Finds any of the texts, the longest first; finds nothing when there is none."""
+    longest_first = sorted(texts, key=lambda text: (-len(text), text))
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+def _unused_mark(messages: Sequence[Mapping[str, str]]) -> str:
+    """A private-use character that no message has."""
+    used = set().union(*(message.get("content") or "" for message in messages))
+    return next(mark for mark in map(chr, range(0xF0000, 0xFFFFE)) if mark not in used)
 
 
 class Detokenizer:
@@ -204,6 +248,18 @@ class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
+_TEMPLATE_FAILURES = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What an expression of a template may raise on messages that its author did not think of."""
+
+
 class ChatTemplate:
     """A compiled chat template of one model."""
 
@@ -228,7 +284,7 @@ class ChatTemplate:
                 if total > MAX_RENDERED_CHARS:
                     raise InvalidRequest("the rendered conversation is too long", param="messages")
                 pieces.append(piece)
-        except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
+        except _TEMPLATE_FAILURES as error:
             raise InvalidRequest(f"the chat template refuses these messages: {error}", param="messages") from error
         return "".join(pieces)
 

@@ -1,6 +1,8 @@
 """Encoding, chat templates in their sandbox, and the tokens' bytes."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from forebay.contract.errors import InvalidRequest, InvalidSpec
 from forebay.engine import text as text_module
@@ -32,6 +34,8 @@ def test_a_model_without_a_template_refuses_conversations_by_field() -> None:
         "{{ 99999999 * 'xx' }}",
         "{{ messages.append(1) }}",
         "{{ 1 + 'a' }}",
+        "{{ 1 / 0 }}",
+        "{{ '%(missing)s' % {} }}",
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ],
 )
@@ -82,3 +86,13 @@ def test_token_ids_outside_the_vocabulary_add_nothing() -> None:
     codec = byte_level_codec()
     assert codec.token_bytes(10**6) == b""
     assert isinstance(codec, TextCodec)
+
+
+@given(st.lists(st.sampled_from([SPECIAL, "<|en", "d|>", "hé", " ", "\U000f0000", "7"]), max_size=8).map("".join))
+def test_no_message_can_write_a_special_token(content: str) -> None:
+    codec = byte_level_codec(chat_template="{% for message in messages %}{{ message['content'] }}<|end|>{% endfor %}")
+    ids = codec.encode_chat([{"role": "user", "content": content}, {"role": "user", "content": "b"}])
+    end_id = byte_level_tokenizer().token_to_id(SPECIAL)
+    assert end_id is not None
+    assert ids.count(end_id) == 2, "the template's own two, and no other"
+    assert byte_level_tokenizer().decode(ids, skip_special_tokens=False) == f"{content}{SPECIAL}b{SPECIAL}"
