@@ -18,8 +18,6 @@ from forebay.contract.names import PORT_ENGINE
 from forebay.contract.termination import end_on_sigterm
 from forebay.engine.cgroup import read_machine
 from forebay.engine.config import (
-    KEYS,
-    KEYS_BY_NAME,
     Environment,
     file_layer,
     flag_layer,
@@ -31,6 +29,7 @@ from forebay.engine.config import (
 from forebay.engine.describe import ARCHITECTURES, engine_release, to_yaml
 from forebay.engine.drain import drain
 from forebay.engine.fetch import DEFAULT_MAX_BYTES, FORMATS, check_http, fetch_http, fetch_hugging_face
+from forebay.engine.keys import KEYS, KEYS_BY_NAME
 
 EXIT_USAGE = 2
 _ARCHITECTURE = "cpu"

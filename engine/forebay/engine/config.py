@@ -1,8 +1,8 @@
-"""The engine's configuration keys and where each value comes from.
+"""Where each value of the engine's configuration comes from.
 
 Precedence: flags over the `--config` file over the release file over built-in defaults. Every value keeps its
 source, so that an operator can see why a number is what it is. Unknown keys are errors with a suggestion, and a
-wrong type or range names the key. `EngineConfig` is frozen; `resolve.py` turns it into the numbers that run.
+wrong type or range names the key. `keys.py` lists the keys; `resolve.py` turns the values into the numbers that run.
 The only module of the engine that reads the process environment. Called by `__main__` and `describe`.
 """
 
@@ -17,96 +17,10 @@ from typing import Any
 
 from forebay.contract.errors import InvalidSpec
 from forebay.contract.names import RELEASE_FILE
+from forebay.engine.keys import KEYS, KEYS_BY_NAME, EngineConfig, Key
 
 MAX_CONFIG_FILE_BYTES = 1 << 20
 _LARGEST_NUMBER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One configuration key. `kind` is integer, number, string, boolean or list (of strings)."""
-
-    name: str
-    kind: str
-    default: Any
-    description: str
-    minimum: float | None = None
-    maximum: float | None = None
-    values: tuple[str, ...] = ()
-
-    @property
-    def flag(self) -> str:
-        """The command line flag of this key."""
-        return "--" + self.name.replace("_", "-")
-
-
-_MIB = 1 << 20
-
-KEYS: tuple[Key, ...] = (
-    Key("model", "string", "", "Path of the model: a .gguf file, a folder with one, or a Hugging Face folder."),
-    Key("served_names", "list", (), "Model names that requests may use; empty means the model's file name."),
-    Key("dtype", "string", "bf16", "Precision of weights and KV cache.", values=("bf16", "fp32")),
-    Key("host", "string", "127.0.0.1", "Address to listen on."),
-    Key("port", "integer", 8000, "TCP port to listen on.", 1, 65535),
-    Key("threads", "integer", 0, "Compute threads; 0 takes the CPUs of the cgroup.", 0, 1024),
-    Key("kv_cache_bytes", "integer", 0, "Bytes of the KV cache; 0 sizes it from the memory limit.", 0, 1 << 46),
-    Key("page_tokens", "integer", 16, "Tokens in one KV page.", 8, 256),
-    Key("prefix_reuse", "boolean", True, "Share KV pages between requests that begin with the same tokens."),
-    Key("max_running", "integer", 32, "Requests that run at the same time.", 1, 1024),
-    Key("max_waiting", "integer", 256, "Requests that may wait; more are answered 429.", 1, 100_000),
-    Key("max_batch_tokens", "integer", 512, "Tokens computed in one step; longer prompts run in chunks.", 16, 65_536),
-    Key(
-        "max_prompt_tokens", "integer", 0, "Longest prompt; 0 means what the model and the KV cache allow.", 0, 1 << 24
-    ),
-    Key("max_tokens", "integer", 0, "Most tokens one answer may have; 0 means what fits.", 0, 1 << 24),
-    Key("default_max_tokens", "integer", 512, "Answer length when the request names none.", 1, 1 << 24),
-    Key("max_seconds", "number", 600.0, "Longest life of a request; it then ends with what it has.", 0.1, 86_400.0),
-    Key("max_body_bytes", "integer", 2 * _MIB, "Largest request body; larger is answered 413.", 1024, 256 * _MIB),
-    Key("max_n", "integer", 8, "Most answers of one request, prompts times n.", 1, 128),
-    Key("max_stop", "integer", 4, "Most stop strings of one request.", 1, 64),
-    Key("head_seconds", "number", 20.0, "Time a client has to send a request head.", 0.1, 600.0),
-    Key("body_seconds", "number", 60.0, "Time a client has to send a request body.", 0.1, 3600.0),
-    Key("write_seconds", "number", 60.0, "Time a client may leave a stream unread before it is cut.", 0.1, 3600.0),
-    Key("keepalive_seconds", "number", 75.0, "Time an idle connection stays open.", 1.0, 3600.0),
-    Key("stall_seconds", "number", 60.0, "Not ready when work waits this long without a step.", 1.0, 3600.0),
-    Key("drain_seconds", "number", 30.0, "Grace of running requests after SIGTERM.", 0.0, 3600.0),
-    Key("api_keys_file", "string", "", "JSON file of client name to API key; empty asks for no key."),
-    Key("log_level", "string", "info", "Least severe log line.", values=("debug", "info", "warning", "error")),
-)
-KEYS_BY_NAME: Mapping[str, Key] = {key.name: key for key in KEYS}
-
-
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """One value for each key of `KEYS`, before sizes are fitted to the machine and the model."""
-
-    model: str
-    served_names: tuple[str, ...]
-    dtype: str
-    host: str
-    port: int
-    threads: int
-    kv_cache_bytes: int
-    page_tokens: int
-    prefix_reuse: bool
-    max_running: int
-    max_waiting: int
-    max_batch_tokens: int
-    max_prompt_tokens: int
-    max_tokens: int
-    default_max_tokens: int
-    max_seconds: float
-    max_body_bytes: int
-    max_n: int
-    max_stop: int
-    head_seconds: float
-    body_seconds: float
-    write_seconds: float
-    keepalive_seconds: float
-    stall_seconds: float
-    drain_seconds: float
-    api_keys_file: str
-    log_level: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from typing import Any
 
 from forebay.contract.names import API_VERSION, GROUP
 from forebay.contract.versions import VERSION
-from forebay.engine.config import KEYS, Key, Layer, merge
-from forebay.engine.runner.compute import PRECISIONS
+from forebay.engine.config import Layer, merge
+from forebay.engine.keys import KEYS, KEYS_BY_NAME, Key
 
 ARCHITECTURES = ("cpu",)
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9 _./-]*[A-Za-z0-9]")
 _NOT_PRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
-_LEFT_TO_START = frozenset({"model", "served_names", "host", "port", "api_keys_file"})
+_LEFT_TO_START = frozenset({"model", "served_names", "host", "port", "api_keys_file", "draft_model"})
 """Keys without a default that a release could state: they belong to one start of one engine."""
 
 
@@ -33,9 +33,10 @@ def engine_release(name: str, image: str, layers: Mapping[str, Layer]) -> dict[s
             "image": image,
             "architectures": list(ARCHITECTURES),
             "precisions": [
-                {"architecture": architecture, "precisions": list(PRECISIONS)} for architecture in ARCHITECTURES
+                {"architecture": architecture, "precisions": list(KEYS_BY_NAME["dtype"].values)}
+                for architecture in ARCHITECTURES
             ],
-            "configSchema": [_schema(key) for key in KEYS],
+            "configSchema": [_schema(key) for key in KEYS if key.is_public],
             "defaults": [
                 {"architecture": architecture, "values": _defaults(layers[architecture])}
                 for architecture in ARCHITECTURES
@@ -58,7 +59,11 @@ def _schema(key: Key) -> dict[str, Any]:
 
 def _defaults(layer: Layer) -> dict[str, Any]:
     _, settings = merge([layer])
-    return {name: setting.value for name, setting in sorted(settings.items()) if name not in _LEFT_TO_START}
+    return {
+        name: setting.value
+        for name, setting in sorted(settings.items())
+        if name not in _LEFT_TO_START and KEYS_BY_NAME[name].is_public
+    }
 
 
 def to_yaml(document: Mapping[str, Any]) -> str:

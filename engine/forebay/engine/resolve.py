@@ -13,13 +13,14 @@ from typing import Any
 
 from forebay.contract.errors import InvalidSpec
 from forebay.engine.cgroup import Machine
-from forebay.engine.config import EngineConfig, Setting
+from forebay.engine.config import Setting
+from forebay.engine.keys import EngineConfig
 
 PROCESS_BYTES = 512 << 20
 """Memory of both processes beside weights and KV cache: interpreter, torch, tokenizer, activations."""
 AUTO_KV_SHARE = 0.25
 AUTO_KV_MAX_BYTES = 1 << 30
-_DIGEST_LEAVES_OUT = ("host", "port", "model", "api_keys_file", "log_level")
+_DIGEST_LEAVES_OUT = ("host", "port", "model", "draft_model", "api_keys_file", "log_level", "fault_points")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ def resolve(config: EngineConfig, settings: Mapping[str, Setting], model: ModelF
             f"max_batch_tokens {config.max_batch_tokens} must be at least max_running {config.max_running}",
             field="max_batch_tokens",
         )
+    if config.speculation == "draft" and not config.draft_model:
+        raise InvalidSpec("speculation draft needs draft_model, the path of a small model", field="draft_model")
     if config.threads == 0:
         fit("threads", machine.cpus, machine.cpus_reason)
     if not config.served_names:
@@ -77,6 +80,10 @@ def resolve(config: EngineConfig, settings: Mapping[str, Setting], model: ModelF
     max_tokens = int(fitted["max_tokens"].value)
     if config.default_max_tokens > max_tokens:
         fit("default_max_tokens", max_tokens, "no more than max_tokens")
+    if not 0 < config.structured_max_tokens <= max_tokens:
+        fit("structured_max_tokens", max_tokens, "max_tokens")
+    if not 0 < config.structured_max_seconds <= config.max_seconds:
+        fit("structured_max_seconds", config.max_seconds, "max_seconds")
     names = {name: setting.value for name, setting in fitted.items() if name != "max_sequence_tokens"}
     final = replace(config, **names)
     return Resolved(final, pages, sequence, fitted, _digest(fitted))

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from forebay.contract.errors import InvalidSpec
 from forebay.engine.cgroup import Machine
-from forebay.engine.config import KEYS, KEYS_BY_NAME, Layer, file_layer, flag_layer, merge, release_layer
+from forebay.engine.config import Layer, file_layer, flag_layer, merge, release_layer
+from forebay.engine.keys import KEYS, KEYS_BY_NAME
 from forebay.engine.resolve import PROCESS_BYTES, ModelFacts, Resolved, resolve
 
 MACHINE = Machine(

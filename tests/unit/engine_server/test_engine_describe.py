@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.api.enginerelease import EngineRelease
-from forebay.engine.config import KEYS, Layer, merge
+from forebay.engine.config import Layer, merge
 from forebay.engine.describe import engine_release, to_yaml
+from forebay.engine.keys import KEYS
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=12)
@@ -53,7 +54,7 @@ def test_the_command_prints_a_resource_that_the_api_accepts(tmp_path: Path) -> N
     assert release.spec.image == "registry/engine:1"
     schema = release.spec.config_schema
     assert schema is not None
-    assert [entry.key for entry in schema] == [key.name for key in KEYS]
+    assert [entry.key for entry in schema] == [key.name for key in KEYS if key.is_public]
     document = yaml.safe_load(printed)
     values = document["spec"]["defaults"][0]["values"]
     assert values["max_running"] == 3

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from forebay.engine.config import KEYS
+from forebay.engine.keys import KEYS
 from forebay.engine.server.metrics import EngineMetrics
 
 PAGE = (Path(__file__).parents[3] / "docs" / "engine.md").read_text()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from forebay.contract.errors import InvalidSpec
 from forebay.engine.cgroup import Machine
-from forebay.engine.config import EngineConfig, Environment, Setting
+from forebay.engine.config import Environment, Setting
+from forebay.engine.keys import EngineConfig
 from forebay.engine.loader.checkpoint import kv_bytes_per_page, read_config, resolve_model_path, weight_bytes
 from forebay.engine.resolve import ModelFacts, resolve
 from forebay.engine.runner.compute import choose_compute, cpu_features
