@@ -13,7 +13,7 @@ import torch
 
 from forebay.engine.loader.checkpoint import read_config
 from forebay.engine.plan import TOKEN_ON_DEVICE, StepPlan, StepResult
-from forebay.engine.request import SamplingParams
+from forebay.engine.request import SamplingParams, SlotStart
 from forebay.engine.runner.compute import choose_compute, cpu_features
 from forebay.engine.runner.torch_runner import RunnerSizes, TorchRunner, build_runner
 
@@ -65,6 +65,7 @@ class SequenceState:
     computed: int = 0
     pages: list[int] = field(default_factory=list)
     fresh: bool = True
+    prompt_tokens: int = 0
 
 
 class Sequences:
@@ -78,7 +79,7 @@ class Sequences:
 
     def add(self, slot: int, prompt: Sequence[int], sampling: SamplingParams = GREEDY) -> None:
         """A new sequence in `slot`."""
-        self.by_slot[slot] = SequenceState(list(prompt), sampling)
+        self.by_slot[slot] = SequenceState(list(prompt), sampling, prompt_tokens=len(prompt))
 
     def share_prefix(self, slot: int, source: int, tokens: int) -> tuple[tuple[int, int, int], ...]:
         """Start `slot` on `tokens` cached tokens of `source`: whole pages are shared, the rest is a copy to run."""
@@ -94,7 +95,7 @@ class Sequences:
     def plan(self, counts: dict[int, int], copies: tuple[tuple[int, int, int], ...] = ()) -> StepPlan:
         """A plan that computes `counts[slot]` more tokens of each slot; a token not known yet stays on the device."""
         tokens: list[int] = []
-        starts, tables, samples, sampling = [], [], [], []
+        starts, tables, samples, fresh = [], [], [], []
         for slot, count in counts.items():
             row = self.by_slot[slot]
             end = row.computed + count
@@ -105,7 +106,7 @@ class Sequences:
             starts.append(row.computed)
             tables.append(tuple(row.pages[: -(-end // PAGE_TOKENS)]))
             samples.append(end >= len(row.tokens))
-            sampling.append(row.sampling if row.fresh else None)
+            fresh.append(SlotStart(row.sampling, tuple(row.tokens), row.prompt_tokens) if row.fresh else None)
             row.computed, row.fresh = end, False
         self._step += 1
         slots = tuple(counts)
@@ -116,10 +117,11 @@ class Sequences:
             starts=tuple(starts),
             counts=tuple(counts.values()),
             tokens=tuple(tokens),
-            page_tables=tuple(tables),
+            page_tables=(tuple(tables),),
             samples=tuple(samples),
-            sampling=tuple(sampling),
-            copies=copies,
+            fresh=tuple(fresh),
+            copies=tuple((0, *copy) for copy in copies),
+            draft_limits=(0,) * len(slots),
         )
 
     def advance(self, counts: dict[int, int], copies: tuple[tuple[int, int, int], ...] = ()) -> StepResult:

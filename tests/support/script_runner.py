@@ -69,26 +69,26 @@ class ScriptRunner:
         """Compute `plan` now."""
         self.plans.append(plan)
         if self._fault_step is not None and plan.step >= self._fault_step:
-            return ScriptHandle(StepResult(plan.step, (), (), (), fault="scripted fault"))
-        for source, target, tokens in plan.copies:
+            return ScriptHandle(StepResult.failed(plan.step, "scripted fault"))
+        for _, source, target, tokens in plan.copies:
             for offset in range(tokens):
                 self._cells[target, offset] = self._cells[source, offset]
         sampled: list[tuple[int, int, int]] = []
         flat = 0
         for row, slot in enumerate(plan.slots):
-            params = plan.sampling[row]
-            if params is not None:
-                self._sampling[slot] = params
+            fresh = plan.fresh[row]
+            if fresh is not None:
+                self._sampling[slot] = fresh.sampling
             inputs = plan.tokens[flat : flat + plan.counts[row]]
             flat += plan.counts[row]
-            state = self._compute(slot, plan.starts[row], inputs, plan.page_tables[row])
+            state = self._compute(slot, plan.starts[row], inputs, plan.page_tables[0][row])
             if plan.samples[row]:
                 token = sample_token(state, self._sampling[slot], self.vocabulary)
                 sampled.append((slot, plan.epochs[row], token))
         for slot, _, token in sampled:
             self._last_token[slot] = token
         slots, epochs, tokens_out = zip(*sampled, strict=True) if sampled else ((), (), ())
-        return ScriptHandle(StepResult(plan.step, tuple(slots), tuple(epochs), tuple(tokens_out)))
+        return ScriptHandle(StepResult.plain(plan.step, tuple(slots), tuple(epochs), tuple(tokens_out)))
 
     def close(self) -> None:
         """Nothing to stop."""

@@ -19,7 +19,7 @@ from forebay.engine.channel import ChannelClosed, CoreChannel
 from forebay.engine.limits import SchedulerLimits
 from forebay.engine.messages import Abort, Add, Drain, Fault, Load, Message, Ping, Ready, Refused, Start, Step
 from forebay.engine.plan import Runner, StepEvents, StepHandle
-from forebay.engine.request import Ended, NewRequest, SamplingParams
+from forebay.engine.request import Ended, NewRequest
 from forebay.engine.scheduler import Scheduler
 
 IDLE_WAIT_S = 1.0
@@ -166,13 +166,17 @@ def _new_request(add: Add) -> NewRequest:
     return NewRequest(
         request_id=add.request_id,
         prompt=add.prompt,
-        sampling=SamplingParams(add.temperature, add.top_k, add.top_p, add.seed),
+        sampling=add.sampling,
         max_new_tokens=add.max_new_tokens,
         stop_token_ids=frozenset(add.stop_token_ids),
         ignore_eos=add.ignore_eos,
         tenant=add.tenant,
         priority=add.priority,
         deadline_s=add.deadline_s,
+        grammar=add.grammar,
+        speculation=add.speculation,
+        retention=add.retention,
+        kind=add.kind,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from forebay.contract.errors import Bug
+from forebay.engine.request import DraftKind, RequestKind, Retention, SamplingParams, Speculation
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,17 @@ class Add:
 
     request_id: int
     prompt: tuple[int, ...]
-    temperature: float
-    top_k: int
-    top_p: float
-    seed: int
+    sampling: SamplingParams
     max_new_tokens: int
     stop_token_ids: tuple[int, ...]
     ignore_eos: bool
     tenant: str
     priority: int
     deadline_s: float
+    grammar: str = ""
+    speculation: Speculation | None = None
+    retention: tuple[Retention, ...] = ()
+    kind: RequestKind = RequestKind.GENERATE
 
     def with_id(self, request_id: int) -> "Add":
         """The same sequence under a request id."""
@@ -153,10 +155,24 @@ def decode(body: bytes) -> Message:
         kind = _TYPES[name]
         if len(values) != len(fields(kind)):
             raise Bug(f"message {name} has {len(values)} fields")
+        message = kind(*map(_frozen, values))
+        return _typed(message) if isinstance(message, Add) else message
     except (ValueError, KeyError, TypeError) as error:
         raise Bug(f"unreadable message: {error}") from error
-    return kind(*map(_frozen, values))
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def _typed(add: Add) -> Add:
+    """An `Add` whose nested values are still JSON objects, with their own types."""
+    fields_of: Any = add
+    sampling, speculation = fields_of.sampling, fields_of.speculation
+    return replace(
+        add,
+        sampling=SamplingParams(**{name: _frozen(value) for name, value in sampling.items()}),
+        speculation=speculation and Speculation(DraftKind(speculation["kind"]), speculation["max_tokens"]),
+        retention=tuple(Retention(**item) for item in fields_of.retention),
+        kind=RequestKind(fields_of.kind),
+    )

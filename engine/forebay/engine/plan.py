@@ -9,7 +9,7 @@ the plan's step is committed, and so does the slot; results that carry an old ep
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from forebay.engine.request import Ended, SamplingParams
+from forebay.engine.request import Ended, SlotStart
 
 TOKEN_ON_DEVICE: Final = -1
 """Stands in `StepPlan.tokens` for the token that the step before sampled for the same slot."""
@@ -20,9 +20,12 @@ class StepPlan:
     """Rows to compute in one step.
 
     `starts[i]` is the first position computed for row i (equal to its tokens already in KV) and `counts[i] >= 1` how
-    many. `tokens` is flat, `sum(counts)` long, in row order. `page_tables[i]` covers at least the positions
-    `[0, starts[i] + counts[i])`. `samples[i]` is False for a prefill chunk that does not reach the last known token.
-    `sampling[i]` is set for rows new to their slot. `copies` are `(source page, target page, tokens)` to run first.
+    many. `tokens` is flat, `sum(counts)` long, in row order. `page_tables[g][i]` are the pages of row i in layer group
+    g; they cover at least the positions `[0, starts[i] + counts[i] + draft_limits[i])`, and entries whose positions
+    fell out of the group's window are never read. `samples[i]` is False for a prefill chunk that does not reach the
+    last known token. `fresh[i]` is set for rows new to their slot. `copies` are `(group, source page, target page,
+    tokens)` to run first. The runner may draft and compute up to `draft_limits[i]` tokens after row i's own; only rows
+    of one token have a limit above 0, and no other step is in flight then.
     """
 
     step: int
@@ -31,33 +34,62 @@ class StepPlan:
     starts: tuple[int, ...]
     counts: tuple[int, ...]
     tokens: tuple[int, ...]
-    page_tables: tuple[tuple[int, ...], ...]
+    page_tables: tuple[tuple[tuple[int, ...], ...], ...]
     samples: tuple[bool, ...]
-    sampling: tuple[SamplingParams | None, ...]
-    copies: tuple[tuple[int, int, int], ...]
+    fresh: tuple[SlotStart | None, ...]
+    copies: tuple[tuple[int, int, int, int], ...]
+    draft_limits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log probability of a chosen token, and the `top` likeliest as (token id, log probability), best first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Sampled tokens of one step, one entry per row with `samples` set, in row order.
+    """Tokens of one step: `slots`, `epochs`, `token_counts` and `drafted` have one entry per row with `samples` set.
 
-    With `fault` set the arrays are empty: the step computed nothing that may be used.
+    `tokens` is flat: row i adds `token_counts[i]` of them, one more than its accepted drafts; `drafted[i]` were
+    proposed. `logprobs` is parallel to `tokens`, or empty when no row asked. `vectors` has (slot, embedding) of rows
+    that asked for one; such a row has no tokens. With `fault` set the arrays are empty: nothing may be used.
     """
 
     step: int
     slots: tuple[int, ...]
     epochs: tuple[int, ...]
+    token_counts: tuple[int, ...]
     tokens: tuple[int, ...]
+    drafted: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs | None, ...] = ()
+    vectors: tuple[tuple[int, tuple[float, ...]], ...] = ()
     fault: str | None = None
+
+    @staticmethod
+    def failed(step: int, fault: str) -> "StepResult":
+        """A step that computed nothing."""
+        return StepResult(step, (), (), (), (), (), fault=fault)
+
+    @staticmethod
+    def plain(step: int, slots: tuple[int, ...], epochs: tuple[int, ...], tokens: tuple[int, ...]) -> "StepResult":
+        """One token for each row, nothing drafted."""
+        return StepResult(step, slots, epochs, (1,) * len(slots), tokens, (0,) * len(slots))
 
 
 @dataclass(frozen=True, slots=True)
 class StepEvents:
-    """What a commit tells the clients: `tokens[i]` is for `request_ids[i]`; a stop token is never among them."""
+    """What a commit tells the clients: `tokens[i]` is for `request_ids[i]`; a stop token is never among them.
+
+    `logprobs` is parallel to `tokens`, or empty.
+    """
 
     request_ids: tuple[int, ...]
     tokens: tuple[int, ...]
     ended: tuple[Ended, ...]
+    logprobs: tuple[TokenLogprobs | None, ...] = ()
 
 
 class StepHandle(Protocol):

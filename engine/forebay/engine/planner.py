@@ -13,7 +13,7 @@ from forebay.engine.blocks import BlockPool
 from forebay.engine.limits import AdmissionPolicy, SchedulerLimits
 from forebay.engine.plan import TOKEN_ON_DEVICE, StepPlan, StepResult
 from forebay.engine.prefix import Match, PrefixIndex
-from forebay.engine.request import Request, SamplingParams, State
+from forebay.engine.request import Request, SlotStart, State
 from forebay.engine.rows import RowTable
 from forebay.engine.waiting import FairShare, WaitingQueue
 
@@ -35,7 +35,7 @@ class InFlight:
 class _Draft:
     """The arrays of a plan while it is built."""
 
-    __slots__ = ("copies", "counts", "filled", "samples", "sampling", "slots", "starts", "tables", "tokens")
+    __slots__ = ("copies", "counts", "filled", "fresh", "samples", "slots", "starts", "tables", "tokens")
 
     def __init__(self) -> None:
         self.slots: list[int] = []
@@ -44,7 +44,7 @@ class _Draft:
         self.tokens: list[int] = []
         self.tables: list[tuple[int, ...]] = []
         self.samples: list[bool] = []
-        self.sampling: list[SamplingParams | None] = []
+        self.fresh: list[SlotStart | None] = []
         self.copies: list[tuple[int, int, int]] = []
         self.filled: list[tuple[int, int, int, int]] = []
 
@@ -89,7 +89,7 @@ class Planner:
             admitted = self._admit(draft)
             if admitted is None:
                 break
-            budget -= self._add_chunk(draft, admitted.slot, budget, admitted.sampling)
+            budget -= self._add_chunk(draft, admitted.slot, budget, admitted.slot_start())
         return self._finish(draft) if draft.slots else None
 
     def take_oldest(self, result: StepResult) -> InFlight:
@@ -139,10 +139,10 @@ class Planner:
         rows_planned = len(slots)
         draft.counts = [1] * rows_planned
         draft.samples = [True] * rows_planned
-        draft.sampling = [None] * rows_planned
+        draft.fresh = [None] * rows_planned
         return prefilling
 
-    def _add_chunk(self, draft: _Draft, slot: int, budget: int, sampling: SamplingParams | None) -> int:
+    def _add_chunk(self, draft: _Draft, slot: int, budget: int, fresh: SlotStart | None) -> int:
         """Add up to `budget` known tokens of a row whose pages are all there; returns how many."""
         rows, size = self._rows, self._limits.page_tokens
         start, length = rows.computed[slot], rows.length[slot]
@@ -154,7 +154,7 @@ class Planner:
         draft.tokens += rows.tokens[slot][start:end]
         draft.tables.append(rows.tables[slot][: self._limits.pages_for(end)])
         draft.samples.append(last)
-        draft.sampling.append(sampling)
+        draft.fresh.append(fresh)
         rows.computed[slot] = end
         if last:
             rows.length[slot] = end + 1
@@ -243,10 +243,11 @@ class Planner:
             starts=tuple(draft.starts),
             counts=tuple(draft.counts),
             tokens=tuple(draft.tokens),
-            page_tables=tuple(draft.tables),
+            page_tables=(tuple(draft.tables),),
             samples=tuple(draft.samples),
-            sampling=tuple(draft.sampling),
-            copies=tuple(draft.copies),
+            fresh=tuple(draft.fresh),
+            copies=tuple([(0, *copy) for copy in draft.copies]),
+            draft_limits=(0,) * len(draft.slots),
         )
         self.in_flight.append(InFlight(plan, draft.filled, [source for source, _, _ in draft.copies]))
         return plan

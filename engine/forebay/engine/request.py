@@ -17,12 +17,56 @@ from forebay.contract.errors import Bug
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to pick a token. Temperature 0 is greedy, `top_k` 0 and `top_p` 1.0 are off, `seed` is unsigned 64 bit."""
+    """How to pick a token.
+
+    Temperature 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 are off; `seed` is unsigned
+    64 bit. `logit_bias` has (token id, added logit). `top_logprobs` None asks for no log probabilities, 0 for those of
+    the chosen tokens only. The stop tokens cannot be chosen before `min_tokens` tokens are generated.
+    """
 
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     seed: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    top_logprobs: int | None = None
+    min_tokens: int = 0
+
+
+class DraftKind(enum.Enum):
+    """Who proposes tokens for speculation."""
+
+    NGRAM = "ngram"
+    MODEL = "draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Ask for up to `max_tokens` drafted tokens a step."""
+
+    kind: DraftKind
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long the KV of prompt tokens [start, end) is worth keeping: priority 0 to 100 for `duration_s` seconds."""
+
+    start: int
+    end: int
+    priority: int
+    duration_s: float
+
+
+class RequestKind(enum.Enum):
+    """What a request wants of the model."""
+
+    GENERATE = "generate"
+    EMBED = "embed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +75,7 @@ class NewRequest:
 
     `stop_token_ids` end the request unless `ignore_eos`. `tenant` separates cached prefixes and shares the engine
     fairly. A higher `priority` goes first. `deadline_s` is absolute, on the clock of the scheduler's `now_s`.
+    `grammar` is the key of a compiled grammar in the core's store, empty for free text.
     """
 
     request_id: int
@@ -42,6 +87,37 @@ class NewRequest:
     tenant: str
     priority: int
     deadline_s: float
+    grammar: str = ""
+    speculation: Speculation | None = None
+    retention: tuple[Retention, ...] = ()
+    kind: RequestKind = RequestKind.GENERATE
+
+
+@dataclass(frozen=True, slots=True)
+class SlotStart:
+    """What a runner must know of a request that takes a slot, the first time or again after preemption.
+
+    `tokens` are all tokens known at that moment, the first `prompt_tokens` of them the prompt; the runner rebuilds
+    penalty counts and the grammar's state from the rest.
+    """
+
+    sampling: SamplingParams
+    tokens: tuple[int, ...]
+    prompt_tokens: int
+    stop_ids: frozenset[int] = frozenset()
+    grammar: str = ""
+    speculation: Speculation | None = None
+    kind: RequestKind = RequestKind.GENERATE
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationReport:
+    """Speculation of one request: `histogram[i]` steps accepted i drafted tokens, so a step delivers i + 1 tokens."""
+
+    drafted: int
+    accepted: int
+    steps: int
+    histogram: tuple[int, ...]
 
 
 class FinishReason(enum.Enum):
@@ -60,7 +136,8 @@ class Ended:
     """The one terminal event of a request.
 
     `generated_tokens` counts a stop token that was sampled but not delivered; `cached_tokens` of the prompt were
-    reused from the prefix cache when it first ran; `message` says more for `FinishReason.ERROR` and is else empty.
+    reused from the prefix cache when it first ran; `message` says more for `FinishReason.ERROR` and is else empty;
+    `vector` is the embedding of a request that asked for one.
     """
 
     request_id: int
@@ -68,6 +145,8 @@ class Ended:
     generated_tokens: int
     cached_tokens: int
     message: str = ""
+    speculation: SpeculationReport | None = None
+    vector: tuple[float, ...] = ()
 
 
 class State(enum.Enum):
@@ -102,12 +181,16 @@ class Request:
         "charge_tokens",
         "deadline_s",
         "digests",
+        "grammar",
         "id",
+        "kind",
         "max_length",
         "priority",
         "prompt_tokens",
+        "retention",
         "sampling",
         "slot",
+        "speculation",
         "state",
         "stop_ids",
         "tenant",
@@ -120,6 +203,10 @@ class Request:
         self.priority = new.priority
         self.tenant = new.tenant
         self.sampling = new.sampling
+        self.grammar = new.grammar
+        self.speculation = new.speculation
+        self.retention = new.retention
+        self.kind = new.kind
         self.stop_ids: frozenset[int] = frozenset() if new.ignore_eos else new.stop_token_ids
         self.deadline_s = new.deadline_s
         self.tokens = list(new.prompt)
@@ -136,6 +223,18 @@ class Request:
     def rank(self) -> tuple[int, int]:
         """Sort key of service: higher priority first, then earlier arrival."""
         return (-self.priority, self.arrival)
+
+    def slot_start(self) -> SlotStart:
+        """What the runner needs when this request takes a slot now."""
+        return SlotStart(
+            sampling=self.sampling,
+            tokens=tuple(self.tokens),
+            prompt_tokens=self.prompt_tokens,
+            stop_ids=self.stop_ids,
+            grammar=self.grammar,
+            speculation=self.speculation,
+            kind=self.kind,
+        )
 
     def move(self, target: State) -> None:
         """Change state; raises `Bug` for a move that the table does not list."""

@@ -66,12 +66,12 @@ def check_plan(drive: Drive, plan: StepPlan) -> None:
     rows = len(plan.slots)
     limits, pool = drive.limits, drive.scheduler._pool
     assert {
-        len(array) for array in (plan.epochs, plan.starts, plan.counts, plan.page_tables, plan.samples, plan.sampling)
+        len(array) for array in (plan.epochs, plan.starts, plan.counts, plan.page_tables[0], plan.samples, plan.fresh)
     } == {rows}
     assert 0 < sum(plan.counts) == len(plan.tokens) <= limits.max_batch_tokens
     assert len(set(plan.slots)) == rows <= limits.max_running
     written: list[int] = []
-    for start, count, table in zip(plan.starts, plan.counts, plan.page_tables, strict=True):
+    for start, count, table in zip(plan.starts, plan.counts, plan.page_tables[0], strict=True):
         assert count >= 1
         assert len(set(table)) == len(table) >= limits.pages_for(start + count)
         written += table[start // limits.page_tokens : limits.pages_for(start + count)]
@@ -140,8 +140,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def no_page_of_a_step_in_flight_is_free(self) -> None:
         pool = self.drive.scheduler._pool
         for step in self.drive.scheduler._planner.in_flight:
-            pages = {page for table in step.plan.page_tables for page in table}
-            pages |= {source for source, _, _ in step.plan.copies}
+            pages = {page for table in step.plan.page_tables[0] for page in table}
+            pages |= {source for _, source, _, _ in step.plan.copies}
             assert all(pool._users[page] or pool._holds[page] for page in pages)
 
     def teardown(self) -> None:

@@ -21,6 +21,7 @@ from forebay.engine.messages import (
     decode,
     encode,
 )
+from forebay.engine.request import DraftKind, RequestKind, Retention, SamplingParams, Speculation
 
 ids = st.lists(st.integers(0, 2**53), max_size=5).map(tuple)
 counts = st.lists(st.integers(0, 2**31), max_size=5).map(tuple)
@@ -32,7 +33,16 @@ numbers: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     tuple[int, ...]: counts,
     tuple[str, ...]: texts,
+    RequestKind: st.sampled_from(RequestKind),
 }
+numbers[Retention] = st.builds(Retention, **{name: numbers[kind] for name, kind in Retention.__annotations__.items()})
+numbers[tuple[Retention, ...]] = st.lists(numbers[Retention], max_size=3).map(tuple)
+numbers[Speculation | None] = st.none() | st.builds(Speculation, st.sampled_from(DraftKind), numbers[int])
+numbers[int | None] = st.none() | numbers[int]
+numbers[tuple[tuple[int, float], ...]] = st.lists(st.tuples(numbers[int], numbers[float]), max_size=3).map(tuple)
+numbers[SamplingParams] = st.builds(
+    SamplingParams, **{name: numbers[kind] for name, kind in SamplingParams.__annotations__.items()}
+)
 messages: st.SearchStrategy[Message] = st.one_of(
     *(
         st.builds(kind, **{name: numbers[annotation] for name, annotation in kind.__annotations__.items()})

@@ -81,7 +81,7 @@ def test_sampling_is_sent_once_for_each_slot_use() -> None:
     drive = Drive()
     drive.add(request(1))
     drive.run()
-    assert [plan.sampling[0] is not None for plan in drive.runner.plans] == [True] + [False] * 5
+    assert [plan.fresh[0] is not None for plan in drive.runner.plans] == [True] + [False] * 5
 
 
 def test_whole_pages_of_a_prefix_are_shared_and_the_last_token_is_computed_on_a_copy() -> None:
@@ -92,10 +92,10 @@ def test_whole_pages_of_a_prefix_are_shared_and_the_last_token_is_computed_on_a_
     drive.add(new)
     plan = drive.step()
     assert plan is not None
-    first = drive.runner.plans[0].page_tables[0]
+    first = drive.runner.plans[0].page_tables[0][0]
     assert plan.starts == (15,)
-    assert plan.page_tables[0][:3] == first[:3]
-    assert plan.copies == ((first[3], plan.page_tables[0][3], 3),)
+    assert plan.page_tables[0][0][:3] == first[:3]
+    assert plan.copies == ((0, first[3], plan.page_tables[0][0][3], 3),)
     drive.run()
     assert drive.tokens[2] == sequential_tokens(new, VOCABULARY)
     assert drive.ended[2].cached_tokens == 15
@@ -110,8 +110,8 @@ def test_a_partial_page_is_copied_when_enough_of_it_agrees() -> None:
     drive.add(new)
     plan = drive.launch()
     assert plan is not None
-    source = drive.runner.plans[0].page_tables[0][1]
-    assert plan.copies == ((source, plan.page_tables[0][1], 3),)
+    source = drive.runner.plans[0].page_tables[0][0][1]
+    assert plan.copies == ((0, source, plan.page_tables[0][0][1], 3),)
     assert plan.starts == (7,)
     assert drive.scheduler.load().pages_held == 1, "the page to copy from is held until the copy is done"
     drive.commit()
@@ -332,9 +332,9 @@ def test_results_out_of_order_or_of_the_wrong_size_are_bugs() -> None:
     drive.launch()
     drive.launch()
     with pytest.raises(Bug):
-        drive.scheduler.commit(StepResult(2, (), (), ()), 0.0)
+        drive.scheduler.commit(StepResult.plain(2, (), (), ()), 0.0)
     with pytest.raises(Bug):
-        drive.scheduler.commit(StepResult(1, (), (), ()), 0.0)
+        drive.scheduler.commit(StepResult.plain(1, (), (), ()), 0.0)
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def turn(scheduler: Scheduler) -> None:
     assert isinstance(plan, StepPlan)
     rows = [row for row, sampled in enumerate(plan.samples) if sampled]
     slots, epochs = tuple(plan.slots[row] for row in rows), tuple(plan.epochs[row] for row in rows)
-    scheduler.commit(StepResult(plan.step, slots, epochs, (5,) * len(rows)), 0.0)
+    scheduler.commit(StepResult.plain(plan.step, slots, epochs, (5,) * len(rows)), 0.0)
 
 
 def test_plan_and_commit_of_256_decodes_stay_under_half_a_fixed_loop() -> None:

@@ -10,11 +10,11 @@ import pytest
 from forebay.contract.errors import EngineFault, InvalidRequest, Overloaded
 from forebay.engine.channel import CoreChannel, open_api_channel
 from forebay.engine.messages import Abort, Add, Fault, Load, Message, Ping, Ready, Refused, Step
-from forebay.engine.request import FinishReason
+from forebay.engine.request import FinishReason, SamplingParams
 from forebay.engine.server.core_client import CoreClient
 from forebay.engine.server.errors import Unavailable
 
-ADD = Add(0, (1, 2), 0.0, 0, 1.0, 1, 5, (), False, "", 0, 1e9)
+ADD = Add(0, (1, 2), SamplingParams(seed=1), 5, (), False, "", 0, 1e9)
 LOAD = Load(0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0.0, 0.0)
 
 

@@ -9,6 +9,7 @@ from forebay.contract.errors import Bug, EngineFault
 from forebay.engine.core import CoreLoop, Rates
 from forebay.engine.limits import SchedulerLimits
 from forebay.engine.messages import Abort, Add, Drain, Load, Message, Ping, Ready, Refused, Step
+from forebay.engine.request import SamplingParams
 from forebay.engine.scheduler import Scheduler
 from script_runner import ScriptRunner
 
@@ -21,7 +22,7 @@ LIMITS = SchedulerLimits(
     max_prompt_tokens=60,
     max_sequence_tokens=64,
 )
-ADD = Add(1, (5, 6, 7), 0.0, 0, 1.0, 9, 6, (), True, "", 0, 1e9)
+ADD = Add(1, (5, 6, 7), SamplingParams(seed=9), 6, (), True, "", 0, 1e9)
 
 
 @dataclass
@@ -84,7 +85,7 @@ def test_a_sequence_gets_its_tokens_and_one_end_and_the_pool_is_whole_again() ->
 def test_tokens_do_not_depend_on_company() -> None:
     alone, together = Bench(), Bench()
     alone.turns(12, ADD)
-    together.turns(14, replace(ADD, request_id=2, prompt=(8,) * 9, seed=3), ADD)
+    together.turns(14, replace(ADD, request_id=2, prompt=(8,) * 9, sampling=SamplingParams(seed=3)), ADD)
     assert together.tokens(1) == alone.tokens(1)
     assert together.ends() == dict.fromkeys((1, 2), "length")
 

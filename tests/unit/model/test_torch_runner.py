@@ -109,7 +109,7 @@ def test_a_step_that_fails_is_a_fault_and_the_next_one_runs(runner: TorchRunner)
     sequences = Sequences(runner)
     sequences.add(0, PROMPTS[2])
     plan = sequences.plan({0: 7})
-    broken = replace(plan, page_tables=((9999,),))
+    broken = replace(plan, page_tables=(((9999,),),))
     result = runner.launch(broken).result()
     assert result.fault is not None
     assert f"step {plan.step}" in result.fault

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from forebay.engine.plan import TOKEN_ON_DEVICE
-from forebay.engine.request import SamplingParams
+from forebay.engine.request import SlotStart
 from forebay.engine.sampling.sampler import SamplingRows
 
 IntArray = npt.NDArray[np.int64]
@@ -27,10 +27,11 @@ class SlotTable:
         self._top_p = np.ones(size, dtype=np.float64)
         self._seeds = np.zeros(size, dtype=np.uint64)
 
-    def assign(self, slots: Sequence[int], sampling: Sequence[SamplingParams | None]) -> None:
+    def assign(self, slots: Sequence[int], fresh: Sequence[SlotStart | None]) -> None:
         """Take over the parameters of rows that are new to their slots."""
-        for slot, params in zip(slots, sampling, strict=True):
-            if params is not None:
+        for slot, start in zip(slots, fresh, strict=True):
+            if start is not None:
+                params = start.sampling
                 self._temperatures[slot] = params.temperature
                 self._top_k[slot] = params.top_k
                 self._top_p[slot] = params.top_p

@@ -74,17 +74,17 @@ class TorchRunner:
             with torch.inference_mode():
                 return self._execute(plan)
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-            return StepResult(plan.step, (), (), (), fault=f"step {plan.step}: {type(error).__name__}: {error}")
+            return StepResult.failed(plan.step, f"step {plan.step}: {type(error).__name__}: {error}")
 
     def _execute(self, plan: StepPlan) -> StepResult:
-        self._cache.copy_rows(plan.copies)
-        self._slots.assign(plan.slots, plan.sampling)
+        self._cache.copy_rows((source, target, rows) for _, source, target, rows in plan.copies)
+        self._slots.assign(plan.slots, plan.fresh)
         slots = np.array(plan.slots, dtype=np.int64)
         starts = np.array(plan.starts, dtype=np.int64)
         counts = np.array(plan.counts, dtype=np.int64)
         rows, positions = flat_positions(starts, counts)
         tokens = self._slots.fill_tokens(np.array(plan.tokens, dtype=np.int64), slots[rows])
-        batch = build_batch(starts, counts, plan.page_tables, self._cache.page_tokens, self._model.dtype)
+        batch = build_batch(starts, counts, plan.page_tables[0], self._cache.page_tokens, self._model.dtype)
         sampled = np.flatnonzero(plan.samples)
         logits = self._model.forward(
             torch.from_numpy(tokens),
@@ -96,12 +96,11 @@ class TorchRunner:
         sampled_slots, next_positions = slots[sampled], (starts + counts)[sampled]
         drawn = sample(logits, self._slots.sampling_rows(sampled_slots, next_positions)).numpy()
         self._slots.remember(sampled_slots, drawn)
-        return StepResult(
+        return StepResult.plain(
             step=plan.step,
             slots=tuple(sampled_slots.tolist()),
             epochs=tuple(plan.epochs[row] for row in sampled),
             tokens=tuple(drawn.tolist()),
-            fault=None,
         )
 
 

@@ -8,7 +8,7 @@ and a cut connection, never a clean end. Routed to by `app.py`.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -162,10 +162,7 @@ def _submit(group: Group, exchange: Exchange, parsed: GenerateRequest, budgets: 
             template = Add(
                 request_id=0,
                 prompt=tuple(tokens),
-                temperature=parsed.sampling.temperature,
-                top_k=parsed.sampling.top_k,
-                top_p=parsed.sampling.top_p,
-                seed=(first_seed + answer_number) & ((1 << 64) - 1),
+                sampling=replace(parsed.sampling, seed=(first_seed + answer_number) & ((1 << 64) - 1)),
                 max_new_tokens=budget,
                 stop_token_ids=exchange.text.eos_ids,
                 ignore_eos=parsed.ignore_eos,
