@@ -77,6 +77,13 @@ def release(name: str = "v1", **spec: Any) -> dict[str, Any]:
         {"key": "prefix_reuse", "type": "boolean"},
         {"key": "log_level", "type": "string", "values": ["debug", "info"]},
         {"key": "threshold", "type": "number", "minimum": 0, "maximum": 1},
+        {"key": "determinism", "type": "string", "values": ["default", "batch_invariant"]},
+        {"key": "admission", "type": "string", "values": ["max_utilization", "guaranteed_no_evict"]},
+        {"key": "speculation", "type": "string", "values": ["off", "ngram", "draft"]},
+        {"key": "draft_tokens", "type": "integer", "minimum": 1, "maximum": 16},
+        {"key": "structured_max_tokens", "type": "integer", "minimum": 0},
+        {"key": "structured_max_seconds", "type": "number", "minimum": 0},
+        {"key": "structured_max_whitespace", "type": "integer", "minimum": 0},
     ]
     body = {
         "version": "0.1.0",

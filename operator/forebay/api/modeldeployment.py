@@ -45,6 +45,28 @@ class Scheduling(Shape):
     """Tokens computed in one step."""
     max_waiting: Annotated[int, Field(ge=0, le=1_048_576)] | None = None
     """Requests that may wait; more are refused with 429."""
+    policy: Literal["MaxUtilization", "GuaranteedNoEvict"] | None = None
+    """When a request may start: as soon as it fits now (may be preempted), or when its longest end fits."""
+
+
+class Speculative(Shape):
+    """Drafting of tokens ahead, for requests that do not choose themselves; answers stay the same."""
+
+    method: Literal["None", "NGram"]
+    """Who drafts: nobody, or the request's own text."""
+    max_tokens: Annotated[int, Field(ge=1, le=16)] | None = None
+    """Most tokens drafted in one step."""
+
+
+class StructuredOutput(Shape):
+    """Bounds of answers that follow a schema or grammar."""
+
+    max_tokens: Tokens | None = None
+    """Most tokens of a structured answer."""
+    max_seconds: Annotated[int, Field(ge=1, le=86_400)] | None = None
+    """Longest time a structured answer may take."""
+    max_whitespace_run: Annotated[int, Field(ge=0, le=64)] | None = None
+    """Most whitespace characters in a row between JSON tokens."""
 
 
 class Limits(Shape):
@@ -101,6 +123,12 @@ class ModelDeploymentSpec(Shape):
     """KV cache of each engine."""
     scheduling: Scheduling | None = None
     """Batching in each engine."""
+    determinism: Literal["Fast", "BatchInvariant"] | None = None
+    """BatchInvariant: the logits of a request are bit-equal whatever runs beside it, at a cost in speed."""
+    speculative: Speculative | None = None
+    """Speculative decoding."""
+    structured_output: StructuredOutput | None = None
+    """Bounds of structured answers."""
     limits: Limits | None = None
     """Limits of one request."""
     router: Router | None = None

@@ -22,8 +22,18 @@ Source = Literal["user", "release", "operator"]
 OPERATOR_KEYS = frozenset({"model", "served_names", "dtype", "host", "port", "api_keys_file", "drain_seconds"})
 """Configuration keys that follow from the deployment itself; a user cannot set them."""
 
-ENGINE_DTYPES = frozenset({"bf16", "fp16", "fp32"})
-"""Precisions that are also the data type in which the engine computes."""
+ENGINE_DTYPES = frozenset({"bf16", "fp16", "fp32", "int8", "int4"})
+"""Precisions that the engine makes of the checkpoint it is given; the others are those of the checkpoint itself."""
+
+_ENGINE_WORDS: Final[Mapping[str, str]] = {
+    "Fast": "default",
+    "BatchInvariant": "batch_invariant",
+    "MaxUtilization": "max_utilization",
+    "GuaranteedNoEvict": "guaranteed_no_evict",
+    "None": "off",
+    "NGram": "ngram",
+}
+"""The engine's word for each choice of a typed field."""
 
 DEFAULT_MAX_SECONDS = 600
 """Longest request when neither the user nor the release says otherwise; the engine's built-in value."""
@@ -116,7 +126,8 @@ def check_release(release: EngineRelease) -> Problem | None:
 
 def _user_values(spec: ModelDeploymentSpec) -> dict[str, tuple[str, Any]] | Problem:
     """Configuration key -> (path in the spec, value) for all that the user set."""
-    chosen = {key: (field, value) for key, field, value in _typed_values(spec) if value is not None}
+    typed = (*_typed_values(spec), *_typed_choices(spec))
+    chosen = {key: (field, value) for key, field, value in typed if value is not None}
     free = (spec.engine.config if spec.engine else None) or {}
     for key in sorted(free):
         field = f"spec.engine.config.{key}"
@@ -134,7 +145,7 @@ def _user_values(spec: ModelDeploymentSpec) -> dict[str, tuple[str, Any]] | Prob
 
 
 def _typed_values(spec: ModelDeploymentSpec) -> Iterable[tuple[str, str, Any]]:
-    cache, scheduling, limits = spec.cache, spec.scheduling, spec.limits
+    cache, scheduling, limits, structured = spec.cache, spec.scheduling, spec.limits, spec.structured_output
     if cache is not None:
         yield "page_tokens", "spec.cache.pageTokens", cache.page_tokens
         yield "kv_cache_bytes", "spec.cache.device.bytes", cache.device.bytes if cache.device else None
@@ -147,6 +158,22 @@ def _typed_values(spec: ModelDeploymentSpec) -> Iterable[tuple[str, str, Any]]:
         yield "max_tokens", "spec.limits.maxTokens", limits.max_tokens
         yield "max_seconds", "spec.limits.maxSeconds", limits.max_seconds
         yield "max_prompt_tokens", "spec.limits.maxPromptTokens", limits.max_prompt_tokens
+    if structured is not None:
+        field = "spec.structuredOutput"
+        yield "structured_max_tokens", f"{field}.maxTokens", structured.max_tokens
+        yield "structured_max_seconds", f"{field}.maxSeconds", structured.max_seconds
+        yield "structured_max_whitespace", f"{field}.maxWhitespaceRun", structured.max_whitespace_run
+
+
+def _typed_choices(spec: ModelDeploymentSpec) -> Iterable[tuple[str, str, Any]]:
+    """Fields whose values are words, in the engine's words."""
+    if spec.determinism is not None:
+        yield "determinism", "spec.determinism", _ENGINE_WORDS[spec.determinism]
+    if spec.scheduling is not None and spec.scheduling.policy is not None:
+        yield "admission", "spec.scheduling.policy", _ENGINE_WORDS[spec.scheduling.policy]
+    if spec.speculative is not None:
+        yield "speculation", "spec.speculative.method", _ENGINE_WORDS[spec.speculative.method]
+        yield "draft_tokens", "spec.speculative.maxTokens", spec.speculative.max_tokens
 
 
 def _release_defaults(references: References) -> Mapping[str, Any]:

@@ -66,6 +66,7 @@ def test_typed_fields_reach_their_keys() -> None:
         cache={"pageTokens": 32, "device": {"bytes": 1000}},
         scheduling={"maxBatchTokens": 64, "maxWaiting": 0},
         limits={"defaultMaxTokens": 5, "maxTokens": 6, "maxSeconds": 7, "maxPromptTokens": 8},
+        structuredOutput={"maxTokens": 9, "maxSeconds": 10, "maxWhitespaceRun": 0},
     )
     user = {item.key: item.value for item in effective.values if item.source == "user"}
     assert user == {
@@ -77,7 +78,27 @@ def test_typed_fields_reach_their_keys() -> None:
         "max_tokens": 6,
         "max_seconds": 7,
         "max_prompt_tokens": 8,
+        "structured_max_tokens": 9,
+        "structured_max_seconds": 10,
+        "structured_max_whitespace": 0,
     }
+
+
+@pytest.mark.parametrize(
+    ("fields", "values"),
+    [
+        ({"determinism": "BatchInvariant"}, {"determinism": "batch_invariant"}),
+        ({"determinism": "Fast"}, {"determinism": "default"}),
+        ({"scheduling": {"policy": "GuaranteedNoEvict"}}, {"admission": "guaranteed_no_evict"}),
+        ({"speculative": {"method": "NGram", "maxTokens": 3}}, {"speculation": "ngram", "draft_tokens": 3}),
+        ({"speculative": {"method": "None"}}, {"speculation": "off"}),
+    ],
+)
+def test_typed_choices_reach_their_keys_in_the_words_of_the_engine(
+    fields: dict[str, Any], values: dict[str, Any]
+) -> None:
+    effective = _effective(**fields)
+    assert {item.key: item.value for item in effective.values if item.source == "user"} == values
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
