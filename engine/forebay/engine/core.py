@@ -16,8 +16,21 @@ from typing import Protocol
 
 from forebay.contract.errors import Bug, EngineFault, ForebayError, InvalidRequest, Overloaded
 from forebay.engine.channel import ChannelClosed, CoreChannel
-from forebay.engine.limits import SchedulerLimits
-from forebay.engine.messages import Abort, Add, Drain, Fault, Load, Message, Ping, Ready, Refused, Start, Step
+from forebay.engine.limits import AdmissionPolicy, SchedulerLimits
+from forebay.engine.messages import (
+    Abort,
+    Add,
+    Drain,
+    Fault,
+    Load,
+    Message,
+    Ping,
+    Ready,
+    Refused,
+    SpeculationCounts,
+    Start,
+    Step,
+)
 from forebay.engine.plan import Runner, StepEvents, StepHandle
 from forebay.engine.request import Ended, NewRequest
 from forebay.engine.scheduler import Scheduler
@@ -27,6 +40,10 @@ LOAD_INTERVAL_S = 0.05
 _RATE_WINDOW_S = 5.0
 _RATE_SAMPLE_S = 0.25
 _NO_EVENTS = StepEvents((), (), ())
+_ADMISSION = {
+    "max_utilization": AdmissionPolicy.MAX_UTILIZATION,
+    "guaranteed_no_evict": AdmissionPolicy.GUARANTEED_NO_EVICT,
+}
 
 _log = logging.getLogger(__name__)
 
@@ -124,17 +141,7 @@ class CoreLoop:
         self._ended = []
         if events.request_ids or ended:
             self._load_due = True
-            self._port.send(
-                Step(
-                    request_ids=events.request_ids,
-                    tokens=events.tokens,
-                    ended_ids=tuple(end.request_id for end in ended),
-                    ended_reasons=tuple(end.reason.value for end in ended),
-                    ended_generated_tokens=tuple(end.generated_tokens for end in ended),
-                    ended_cached_tokens=tuple(end.cached_tokens for end in ended),
-                    ended_messages=tuple(end.message for end in ended),
-                )
-            )
+            self._port.send(_step(events, ended))
         now_s = self._now_s()
         if self._load_due and (self._scheduler.idle or now_s - self._load_sent_s >= LOAD_INTERVAL_S):
             self._port.send(self._load(now_s))
@@ -160,6 +167,26 @@ class CoreLoop:
             prefill_tokens_per_s=prefill_rate,
             decode_tokens_per_s=decode_rate,
         )
+
+
+def _step(events: StepEvents, ended: Sequence[Ended]) -> Step:
+    """What a commit and the ends of a turn mean to the API process."""
+    speculation: list[tuple[int, SpeculationCounts]] = []
+    for place, end in enumerate(ended):
+        if (report := end.speculation) is not None:
+            speculation.append((place, (report.drafted, report.accepted, report.steps, report.histogram)))
+    return Step(
+        request_ids=events.request_ids,
+        tokens=events.tokens,
+        ended_ids=tuple(end.request_id for end in ended),
+        ended_reasons=tuple(end.reason.value for end in ended),
+        ended_generated_tokens=tuple(end.generated_tokens for end in ended),
+        ended_cached_tokens=tuple(end.cached_tokens for end in ended),
+        ended_messages=tuple(end.message for end in ended),
+        logprobs=tuple(entry and (entry.logprob, entry.top) for entry in events.logprobs),
+        speculation=tuple(speculation),
+        vectors=tuple((place, end.vector) for place, end in enumerate(ended) if end.vector),
+    )
 
 
 def _new_request(add: Add) -> NewRequest:
@@ -191,6 +218,7 @@ def scheduler_limits(start: Start) -> SchedulerLimits:
         max_prompt_tokens=start.max_prompt_tokens,
         max_sequence_tokens=start.max_sequence_tokens,
         prefix_reuse=start.prefix_reuse,
+        admission=_ADMISSION[start.admission],
     )
 
 
@@ -233,11 +261,20 @@ def _build(channel: CoreChannel) -> CoreLoop:
     began_s = time.monotonic()
     start = _await_start(channel)
     path = Path(start.model)
-    compute = Compute(start.values, start.matmul, start.kv, "chosen by the API process")
+    compute = Compute(
+        values=start.values,
+        weights=start.weights,
+        matmul=start.matmul,
+        kv=start.kv,
+        kernels=start.kernels,
+        batch_invariant=start.batch_invariant,
+        reason="chosen by the API process",
+    )
     sizes = RunnerSizes(start.pages, start.page_tokens, start.max_running, start.threads)
     runner = build_runner(path, read_config(path), compute, sizes)
     # One process holds one model, so the prefix cache needs no finer fingerprint than its name and formats.
-    fingerprint = f"{start.model}|{start.values}|{start.matmul}|{start.kv}".encode()
+    formats = (start.model, start.values, start.weights, start.matmul, start.kv, start.kernels)
+    fingerprint = "|".join(formats).encode()
     scheduler = Scheduler(scheduler_limits(start), fingerprint)
     channel.send(Ready(time.monotonic() - began_s))
     return CoreLoop(scheduler, runner, channel, time.monotonic)

@@ -13,15 +13,22 @@ import orjson
 from forebay.contract.errors import Bug
 from forebay.engine.request import DraftKind, RequestKind, Retention, SamplingParams, Speculation
 
+Logprobs = tuple[float, tuple[tuple[int, float], ...]]
+"""Log probability of a token, and the likeliest tokens with theirs."""
+SpeculationCounts = tuple[int, int, int, tuple[int, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message to the core: what to load and how large. `values`, `matmul` and `kv` are number formats."""
+    """The first message to the core: what to load and how large. `values` to `batch_invariant`: see `Compute`."""
 
     model: str
     values: str
+    weights: str
     matmul: str
     kv: str
+    kernels: str
+    batch_invariant: bool
     threads: int
     pages: int
     page_tokens: int
@@ -31,6 +38,10 @@ class Start:
     max_batch_tokens: int
     max_prompt_tokens: int
     max_sequence_tokens: int
+    admission: str
+    draft_model: str
+    draft_tokens: int
+    fault_points: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +118,9 @@ class Load:
 class Step:
     """New tokens and ended sequences of one turn: token `tokens[i]` belongs to `request_ids[i]`.
 
-    An ended sequence has its reason (`FinishReason` value), token counts, and a message for errors.
+    An ended sequence has its reason (`FinishReason` value), token counts, and a message for errors. `logprobs` is
+    parallel to `tokens` or empty. `speculation` and `vectors` have (place among the ended, value) of those that have
+    one: (drafted, accepted, steps, histogram), and the embedding.
     """
 
     request_ids: tuple[int, ...]
@@ -117,6 +130,9 @@ class Step:
     ended_generated_tokens: tuple[int, ...]
     ended_cached_tokens: tuple[int, ...]
     ended_messages: tuple[str, ...]
+    logprobs: tuple[Logprobs | None, ...] = ()
+    speculation: tuple[tuple[int, SpeculationCounts], ...] = ()
+    vectors: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +178,10 @@ def decode(body: bytes) -> Message:
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    """Lists as tuples at every depth; lists of plain values, which may be long, are not walked one by one."""
+    if not isinstance(value, list):
+        return value
+    return tuple(map(_frozen, value)) if value and any(isinstance(item, list) for item in value) else tuple(value)
 
 
 def _typed(add: Add) -> Add:

@@ -1,8 +1,9 @@
-"""Which number formats a CPU should compute in, from its feature flags.
+"""Which number formats and which kernels a CPU should compute with, from its feature flags.
 
-bf16 matrix products are fast only with hardware support (avx512_bf16, AMX, Arm bf16): elsewhere torch widens them at a
-tenth of the speed. There bf16 weights keep their bf16 values but are held and multiplied in fp32, at twice the memory.
-No torch here: configuration resolution asks before the core process exists.
+bf16 matrix products of torch are fast only with hardware support (avx512_bf16, AMX, Arm bf16): elsewhere torch widens
+them at a tenth of the speed, so there the torch path holds matrices in fp32, at twice the memory. The cpu kernels widen
+inside their own products and hold every format as it is. No torch here: configuration resolution asks before the core
+process exists, and sends the answer to it.
 """
 
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Final
 
 from forebay.contract.errors import InvalidSpec
 
-PRECISIONS: Final = ("bf16", "fp32")
+PRECISIONS: Final = ("bf16", "fp32", "int8", "int4")
 _BF16_FLAGS: Final = ("avx512_bf16", "amx_bf16", "bf16")
 
 
@@ -25,11 +26,18 @@ class CpuFeatures:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Formats of one engine: `values` of the weights, `matmul` (storage and products of weights), `kv` (cache)."""
+    """Formats of one engine.
+
+    `values`: rounding of all weights when read. `weights`: what matrices are further rounded to (equal on both paths).
+    `matmul`: how matrices are held and multiplied. `kv`: the cache. `kernels`: "cpu" (the C library) or "torch".
+    """
 
     values: str
+    weights: str
     matmul: str
     kv: str
+    kernels: str
+    batch_invariant: bool
     reason: str
 
 
@@ -52,13 +60,42 @@ def parse_cpuinfo(text: str) -> CpuFeatures:
     return CpuFeatures(found.get("model name", "unknown"), frozenset(flags.split()))
 
 
-def choose_compute(dtype: str, features: CpuFeatures) -> Compute:
-    """Formats for weights asked for as `dtype`; `InvalidSpec` for a precision this engine does not know."""
-    if dtype == "fp32":
-        return Compute("fp32", "fp32", "fp32", "fp32 as asked")
-    if dtype != "bf16":
+def choose_compute(
+    dtype: str,
+    features: CpuFeatures,
+    kernels: str = "torch",
+    determinism: str = "default",
+    cpu_problem: str = "",
+) -> Compute:
+    """Formats and kernels for weights asked for as `dtype`.
+
+    `kernels` is auto, cpu or torch; `cpu_problem` says why the cpu kernels cannot serve here, empty when they can.
+    Raises `InvalidSpec` that names the key when the combination cannot be had.
+    """
+    if dtype not in PRECISIONS:
         raise InvalidSpec(f"precision {dtype!r} is not supported; supported: {', '.join(PRECISIONS)}", field="dtype")
+    if kernels == "cpu" and cpu_problem:
+        raise InvalidSpec(f"kernels cpu cannot serve here: {cpu_problem}; set auto or torch", field="kernels")
+    chosen = "torch" if kernels == "torch" or cpu_problem else "cpu"
+    invariant = determinism == "batch_invariant"
+    if invariant and chosen == "torch":
+        why = cpu_problem or "kernels is torch"
+        raise InvalidSpec(
+            f"determinism batch_invariant holds only with the cpu kernels, and here {why}; set determinism to default",
+            field="determinism",
+        )
+    values = "bf16" if dtype == "bf16" else "fp32"
+    kv = "fp32" if dtype == "fp32" else "bf16"
+    matmul, how = (dtype, "the cpu kernels multiply it as it is") if chosen == "cpu" else _torch_matmul(dtype, features)
+    if kernels == "auto" and chosen == "torch":
+        how = f"{how}; torch serves: {cpu_problem}"
+    return Compute(values, dtype, matmul, kv, chosen, invariant, f"{dtype}: {how}")
+
+
+def _torch_matmul(dtype: str, features: CpuFeatures) -> tuple[str, str]:
+    if dtype == "fp32":
+        return "fp32", "torch multiplies fp32"
     hardware = [flag for flag in _BF16_FLAGS if flag in features.flags]
     if hardware:
-        return Compute("bf16", "bf16", "bf16", f"CPU multiplies bf16 in hardware ({hardware[0]})")
-    return Compute("bf16", "fp32", "bf16", "CPU has no bf16 products: bf16 weights are held and multiplied in fp32")
+        return "bf16", f"torch multiplies bf16 in hardware ({hardware[0]})"
+    return "fp32", "CPU has no bf16 products: torch holds and multiplies the weights in fp32"

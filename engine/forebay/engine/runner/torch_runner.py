@@ -14,6 +14,7 @@ import torch
 
 from forebay.engine.attention.batch import build_batch, flat_positions
 from forebay.engine.attention.paged import PagedCache
+from forebay.engine.layers.quantize import rounded
 from forebay.engine.loader.metadata import ModelConfig
 from forebay.engine.loader.weights import open_tensors
 from forebay.engine.models.registry import Cast, Model, load_model
@@ -118,4 +119,6 @@ def build_runner(path: Path, config: ModelConfig, compute: Compute, sizes: Runne
 
 def _cast(compute: Compute) -> Cast:
     values, matmul = _TORCH_DTYPES[compute.values], _TORCH_DTYPES[compute.matmul]
-    return lambda tensor: tensor.to(values).to(matmul)
+    if compute.weights == compute.values:
+        return lambda tensor: tensor.to(values).to(matmul)
+    return lambda tensor: (rounded(tensor, compute.weights) if tensor.dim() == 2 else tensor.to(values)).to(matmul)

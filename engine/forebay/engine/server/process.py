@@ -67,6 +67,7 @@ class EngineSetup:
     model: ModelConfig
     compute: Compute
     environment: Environment
+    draft_path: Path | None = None
 
 
 def read_api_keys(path: str) -> dict[str, str]:
@@ -143,8 +144,11 @@ def _start_message(setup: EngineSetup) -> Start:
     return Start(
         model=str(setup.model_path),
         values=setup.compute.values,
+        weights=setup.compute.weights,
         matmul=setup.compute.matmul,
         kv=setup.compute.kv,
+        kernels=setup.compute.kernels,
+        batch_invariant=setup.compute.batch_invariant,
         threads=config.threads,
         pages=setup.resolved.pages,
         page_tokens=config.page_tokens,
@@ -154,6 +158,10 @@ def _start_message(setup: EngineSetup) -> Start:
         max_batch_tokens=config.max_batch_tokens,
         max_prompt_tokens=config.max_prompt_tokens,
         max_sequence_tokens=setup.resolved.max_sequence_tokens,
+        admission=config.admission,
+        draft_model=str(setup.draft_path or ""),
+        draft_tokens=config.draft_tokens,
+        fault_points=config.fault_points,
     )
 
 
