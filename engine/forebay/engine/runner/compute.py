@@ -72,24 +72,28 @@ def choose_compute(
     `kernels` is auto, cpu or torch; `cpu_problem` says why the cpu kernels cannot serve here, empty when they can.
     Raises `InvalidSpec` that names the key when the combination cannot be had.
     """
-    if dtype not in PRECISIONS:
-        raise InvalidSpec(f"precision {dtype!r} is not supported; supported: {', '.join(PRECISIONS)}", field="dtype")
-    if kernels == "cpu" and cpu_problem:
-        raise InvalidSpec(f"kernels cpu cannot serve here: {cpu_problem}; set auto or torch", field="kernels")
     chosen = "torch" if kernels == "torch" or cpu_problem else "cpu"
     invariant = determinism == "batch_invariant"
-    if invariant and chosen == "torch":
-        why = cpu_problem or "kernels is torch"
-        raise InvalidSpec(
-            f"determinism batch_invariant holds only with the cpu kernels, and here {why}; set determinism to default",
-            field="determinism",
-        )
+    _refuse(dtype, kernels, cpu_problem, invariant and chosen == "torch")
     values = "bf16" if dtype == "bf16" else "fp32"
     kv = "fp32" if dtype == "fp32" else "bf16"
     matmul, how = (dtype, "the cpu kernels multiply it as it is") if chosen == "cpu" else _torch_matmul(dtype, features)
     if kernels == "auto" and chosen == "torch":
         how = f"{how}; torch serves: {cpu_problem}"
     return Compute(values, dtype, matmul, kv, chosen, invariant, f"{dtype}: {how}")
+
+
+def _refuse(dtype: str, kernels: str, cpu_problem: str, invariant_on_torch: bool) -> None:
+    if dtype not in PRECISIONS:
+        raise InvalidSpec(f"precision {dtype!r} is not supported; supported: {', '.join(PRECISIONS)}", field="dtype")
+    if kernels == "cpu" and cpu_problem:
+        raise InvalidSpec(f"kernels cpu cannot serve here: {cpu_problem}; set auto or torch", field="kernels")
+    if invariant_on_torch:
+        raise InvalidSpec(
+            "determinism batch_invariant holds only with the cpu kernels, "
+            f"and here {cpu_problem or 'kernels is torch'}; set determinism to default",
+            field="determinism",
+        )
 
 
 def _torch_matmul(dtype: str, features: CpuFeatures) -> tuple[str, str]:
