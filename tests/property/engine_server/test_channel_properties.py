@@ -12,10 +12,12 @@ from forebay.engine.messages import (
     Drain,
     Fault,
     Load,
+    Logprobs,
     Message,
     Ping,
     Ready,
     Refused,
+    SpeculationCounts,
     Start,
     Step,
     decode,
@@ -43,6 +45,15 @@ numbers[tuple[tuple[int, float], ...]] = st.lists(st.tuples(numbers[int], number
 numbers[SamplingParams] = st.builds(
     SamplingParams, **{name: numbers[kind] for name, kind in SamplingParams.__annotations__.items()}
 )
+numbers[tuple[Logprobs | None, ...]] = st.lists(
+    st.none() | st.tuples(numbers[float], numbers[tuple[tuple[int, float], ...]]), max_size=3
+).map(tuple)
+numbers[tuple[tuple[int, SpeculationCounts], ...]] = st.lists(
+    st.tuples(numbers[int], st.tuples(numbers[int], numbers[int], numbers[int], counts)), max_size=3
+).map(tuple)
+numbers[tuple[tuple[int, tuple[float, ...]], ...]] = st.lists(
+    st.tuples(numbers[int], st.lists(numbers[float], max_size=3).map(tuple)), max_size=3
+).map(tuple)
 messages: st.SearchStrategy[Message] = st.one_of(
     *(
         st.builds(kind, **{name: numbers[annotation] for name, annotation in kind.__annotations__.items()})
