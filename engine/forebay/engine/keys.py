@@ -100,7 +100,7 @@ _STRUCTURE = (
     Key("structured_max_seconds", "number", 0.0, "Longest structured answer; 0 means max_seconds.", 0.0, 86_400.0),
     Key("structured_max_string", "integer", 1024, "Characters of a string whose schema sets no bound.", 1, 65_536),
     Key("structured_max_items", "integer", 64, "Items of an array, and keys of an object, without a bound.", 1, 4096),
-    Key("structured_max_whitespace", "integer", 4, "Whitespace characters in a row between JSON tokens.", 0, 64),
+    Key("structured_max_whitespace", "integer", 20, "Whitespace characters in a row between JSON tokens.", 0, 64),
 )
 _LIMITS = (
     Key(
