@@ -30,6 +30,18 @@ class RopeScaling:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """Layers whose KV pages live together: `window_tokens` positions are seen by each token, 0 for all of them.
+
+    A window counts the token itself, so position p sees (p - window_tokens, p]. `name` is "full" or "sliding".
+    """
+
+    name: str
+    window_tokens: int
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """Shape and constants of a decoder model; widths in elements, `max_positions` in tokens."""
 
