@@ -76,6 +76,11 @@ def quantize_int4(matrix: torch.Tensor) -> Int4Matrix:
     return Int4Matrix(values, scales, minima, columns)
 
 
+def head_weights(weights: str) -> str:
+    """Format of embedding and head when the layers have `weights`: 4 bits would cost too much there."""
+    return "int8" if weights == "int4" else weights
+
+
 def rounded(matrix: torch.Tensor, weights: str) -> torch.Tensor:
     """What a float `matrix` [out, in] is worth after storing it as `weights`: bf16, fp32, int8 or int4; fp32."""
     match weights:

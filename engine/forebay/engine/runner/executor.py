@@ -33,6 +33,20 @@ class StepInputs:
     sampled: IntArray
 
 
+@dataclass(frozen=True, slots=True)
+class ExecutorSizes:
+    """What an executor allocates: `pages` of `page_tokens` for each layer group, and buffers for the largest step.
+
+    A step has at most `max_rows` rows and `max_tokens` tokens. `threads` compute.
+    """
+
+    pages: tuple[int, ...]
+    page_tokens: int
+    max_rows: int
+    max_tokens: int
+    threads: int
+
+
 class Executor(Protocol):
     """A model with its KV pools."""
 
@@ -42,7 +56,10 @@ class Executor(Protocol):
         """For each (source page, target page, tokens): copy the first `tokens` positions in all layers of a group."""
 
     def logits(self, inputs: StepInputs) -> torch.Tensor:
-        """fp32 [len(sampled), vocab]; keys and values of all n tokens are written to the pools first."""
+        """fp32 [len(sampled), vocab]; keys and values of all n tokens are written to the pools first.
+
+        The next call may overwrite the tensor: a caller that keeps rows copies them.
+        """
 
     def hidden(self, inputs: StepInputs) -> torch.Tensor:
         """fp32 [len(sampled), hidden]: output of the final norm, for embeddings."""
