@@ -17,7 +17,7 @@ from imagebuild.images import APPLICATIONS, CHECKOUT, Recipe, application_recipe
 from imagebuild.wheel import build_wheel, torch_source
 from localcluster.stages import stage
 from localcluster.toolchain import user_cache
-from models import MODELS
+from models import SMOLLM2
 
 KEPT_PER_NAME = 4
 # What was built last for this checkout; read by the demo and the cluster tests.
@@ -38,8 +38,7 @@ def parse_arguments() -> argparse.Namespace:
 
 def default_model() -> Path:
     """The small test model that `make setup` fetched."""
-    model = MODELS[0]
-    path = CHECKOUT / ".cache" / "models" / model.name / Path(model.member).name
+    path = CHECKOUT / ".cache" / "models" / SMOLLM2.name / SMOLLM2.file
     if not path.exists():
         raise BuildError(f"{path} is missing: run `make setup`, or name a file with --model-file")
     return path
