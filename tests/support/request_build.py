@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from forebay.engine.server.openai import RequestLimits
+from forebay.engine.server.limits import RequestLimits
+from forebay.engine.structured.bounds import Bounds
+from forebay.engine.structured.request import StructuredSettings
 
 LIMITS = RequestLimits(
     served_names=("m", "alias"),
@@ -14,6 +16,7 @@ LIMITS = RequestLimits(
     max_n=4,
     max_stop=2,
     vocabulary=500,
+    structured=StructuredSettings("auto", 1 << 14, 8, Bounds()),
 )
 
 

@@ -133,8 +133,8 @@ def test_models_are_listed_and_found_by_name(client: openai.OpenAI) -> None:
 
 def test_the_client_maps_a_refusal_to_its_own_error(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refusal:
-        client.chat.completions.create(model=MODEL, messages=QUESTION, logprobs=True)
-    assert refusal.value.param == "logprobs"
+        client.chat.completions.create(model=MODEL, messages=QUESTION, logit_bias={"many": 1})
+    assert refusal.value.param == "logit_bias"
     with pytest.raises(openai.NotFoundError) as unknown:
         client.chat.completions.create(model="gpt-5", messages=QUESTION)
     assert unknown.value.code == "model_not_found"

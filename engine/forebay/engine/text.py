@@ -11,7 +11,7 @@ import datetime
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -24,6 +24,9 @@ from forebay.engine.loader.checkpoint import TokenizerSource
 MAX_RENDERED_CHARS = 16 << 20
 _MAX_REPEAT_CHARS = 1 << 20
 _HELD_TOKENS = 8
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+_SPACE_MARK = "\u2581"
+"""Stands for a space in the tokens of sentence-piece models."""
 
 
 def _byte_of_char() -> dict[str, int]:
@@ -53,33 +56,37 @@ class TextCodec:
         self.vocabulary_size = self._tokenizer.get_vocab_size()
         self.longest_token_chars = max(len(token) for token in self._tokenizer.get_vocab())
         self._template = ChatTemplate(source) if source.chat_template else None
+        self._bytes: dict[int, bytes] = {}
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a plain prompt, with the beginning-of-text token where the model wants one."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=True).ids
         return ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Token ids of a rendered conversation; only the template writes special tokens.
 
-        What looks like one inside a message stays text, so a message cannot end its turn or begin another.
+        What looks like one inside a message or a tool stays text, so a message cannot end its turn or begin another.
         """
-        quoted = [text for message in messages for text in self._special_text.findall(message.get("content") or "")]
+        given = {"messages": list(messages), "tools": list(tools)}
+        quoted: list[str] = []
+        for text in _strings(given):
+            quoted += self._special_text.findall(text)
         if not quoted:
-            return self._ids(self._tokenizer, self.render_chat(messages))
-        mark = _unused_mark(messages)
-        places = iter(range(len(quoted)))
-        marked = [
-            {**message, "content": self._special_text.sub(lambda _: f"{mark}{next(places)}{mark}", message["content"])}
-            if message.get("content")
-            else message
-            for message in messages
-        ]
-        parts = re.split(f"{mark}([0-9]+){mark}", self.render_chat(marked))
+            return self._ids(self._tokenizer, self.render_chat(messages, tools))
+        mark = _unused_mark(given)
+        places: list[str] = []
+
+        def hidden(found: re.Match[str]) -> str:
+            places.append(found[0])
+            return f"{mark}{len(places) - 1}{mark}"
+
+        marked = _mapped(given, lambda text: self._special_text.sub(hidden, text))
+        parts = re.split(f"{mark}([0-9]+){mark}", self.render_chat(marked["messages"], marked["tools"]))
         ids: list[int] = []
         for order, part in enumerate(parts):
             is_quoted = order % 2 == 1
-            ids += self._ids(self._as_text, quoted[int(part)]) if is_quoted else self._ids(self._tokenizer, part)
+            ids += self._ids(self._as_text, places[int(part)]) if is_quoted else self._ids(self._tokenizer, part)
         return ids
 
     @staticmethod
@@ -94,19 +101,30 @@ class TextCodec:
         tokenizer.encode_special_tokens = True
         return tokenizer
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The prompt text of a conversation; raises `InvalidRequest` naming `messages` when the template refuses it."""
         if self._template is None:
-            raise InvalidRequest("this model has no chat template; use /v1/completions", param="messages")
-        return self._template.render(messages)
+            raise InvalidRequest("messages: this model has no chat template; use /v1/completions", param="messages")
+        return self._template.render(messages, tools)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The whole text of `ids` without special tokens."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         return text
 
+    def decode_all(self, ids: Sequence[int]) -> str:
+        """The whole text of `ids` with special tokens as they are written."""
+        text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
+        return text
+
     def token_bytes(self, token_id: int) -> bytes:
         """What one token adds to the output of a byte-level tokenizer; empty for special and unknown ids."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self._token_bytes(token_id)
+        return known
+
+    def _token_bytes(self, token_id: int) -> bytes:
         token = self._tokenizer.id_to_token(token_id)
         if token is None or token_id in self._special_ids:
             return b""
@@ -114,6 +132,20 @@ class TextCodec:
             return bytes([_BYTE_OF_CHAR[char] for char in token])
         except KeyError:
             return str(token).encode()
+
+    def token_text(self, token_id: int) -> tuple[str, bytes]:
+        """One token as log probabilities show it: text (U+FFFD for parts of characters) and bytes."""
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None or token_id in self._special_ids:
+            text = str(token or "")
+            return text, text.encode()
+        if self.is_byte_level:
+            raw = self.token_bytes(token_id)
+        elif byte := _BYTE_TOKEN.fullmatch(token):
+            raw = bytes([int(byte[1], 16)])
+        else:
+            raw = str(token).replace(_SPACE_MARK, " ").encode()
+        return raw.decode(errors="replace"), raw
 
     def detokenizer(self) -> "Detokenizer":
         """A fresh detokenizer for one answer."""
@@ -126,9 +158,31 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
-def _unused_mark(messages: Sequence[Mapping[str, str]]) -> str:
-    """A private-use character that no message has."""
-    used = set().union(*(message.get("content") or "" for message in messages))
+def _strings(value: Any) -> Iterator[str]:
+    """Every text in a JSON value, names of members included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _strings(name)
+            yield from _strings(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _strings(item)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    """A JSON value with every text changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(name): _mapped(item, change) for name, item in value.items()}
+    return [_mapped(item, change) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _unused_mark(value: Any) -> str:
+    """A private-use character that no text has."""
+    used: set[str] = set().union(*_strings(value))
     return next(mark for mark in map(chr, range(0xF0000, 0xFFFFE)) if mark not in used)
 
 
@@ -274,18 +328,21 @@ class ChatTemplate:
             raise InvalidSpec(f"the model's chat template is not valid: {error}", field="model") from error
         self._special = {"bos_token": source.bos_token or "", "eos_token": source.eos_token or ""}
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> str:
         """The prompt text; raises `InvalidRequest` when the template refuses the messages or writes too much."""
         pieces: list[str] = []
         total = 0
+        given = {"messages": list(messages), "tools": list(tools) or None, "add_generation_prompt": True}
         try:
-            for piece in self._template.generate(messages=list(messages), add_generation_prompt=True, **self._special):
+            for piece in self._template.generate(**given, **self._special):
                 total += len(piece)
                 if total > MAX_RENDERED_CHARS:
-                    raise InvalidRequest("the rendered conversation is too long", param="messages")
+                    raise InvalidRequest("messages: the rendered conversation is too long", param="messages")
                 pieces.append(piece)
         except _TEMPLATE_FAILURES as error:
-            raise InvalidRequest(f"the chat template refuses these messages: {error}", param="messages") from error
+            raise InvalidRequest(
+                f"messages: the chat template refuses this conversation: {error}", param="messages"
+            ) from error
         return "".join(pieces)
 
 

@@ -21,7 +21,9 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 FIELDS = (
     *("max_tokens", "max_completion_tokens", "n", "temperature", "top_p", "top_k", "seed", "stop", "stream", "model"),
     *("stream_options", "messages", "prompt", "ignore_eos", "logprobs", "tools", "user", "metadata", "logit_bias"),
-    "response_format",
+    *("response_format", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "top_logprobs"),
+    *("best_of", "stop_token_ids", "min_tokens", "priority", "speculation", "retention", "forebay_record"),
+    *("structured_outputs", "tool_choice", "parallel_tool_calls"),
 )
 valid = {"model": "m", "messages": [{"role": "user", "content": "x"}], "prompt": "x"}
 bodies = st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=4).map(lambda fields: {**valid, **fields})
@@ -60,7 +62,12 @@ def _check(request: GenerateRequest) -> None:
     assert 0 <= request.sampling.top_k <= LIMITS.vocabulary
     assert request.seed is None or 0 <= request.seed < 2**64
     assert request.max_tokens is None or 1 <= request.max_tokens <= LIMITS.max_tokens
-    assert len(request.stop) <= LIMITS.max_stop
+    assert len(request.stops.texts) <= LIMITS.max_stop
+    assert len(request.stops.token_ids) <= LIMITS.max_stop
+    assert request.n <= request.best_of <= LIMITS.max_n
+    assert -2 <= request.sampling.presence_penalty <= 2
+    assert all(token < LIMITS.vocabulary for token, _ in request.sampling.logit_bias)
+    assert request.sampling.min_tokens <= LIMITS.max_tokens
 
 
 @given(st.text(min_size=1, max_size=20))

@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
 from forebay.contract.errors import Cancelled
-from forebay.engine.server.generate import EventStream
+from forebay.engine.server.stream import EventStream
 
 
 async def test_a_client_that_does_not_read_makes_the_write_time_out() -> None:

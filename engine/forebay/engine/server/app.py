@@ -28,8 +28,8 @@ from forebay.contract.names import (
 from forebay.engine.server import documents
 from forebay.engine.server.errors import problem_of, problem_of_status
 from forebay.engine.server.fields import parse_object
-from forebay.engine.server.generate import TENANT_KEY, chat_handler, completion_handler, read_body
-from forebay.engine.server.openai import parse_tokenize
+from forebay.engine.server.generate import CHAT, COMPLETIONS, TENANT_KEY, handler, read_body
+from forebay.engine.server.openai import parse_detokenize, parse_tokenize
 from forebay.engine.server.service import Service
 
 MAX_REQUEST_ID_CHARS = 128
@@ -47,9 +47,10 @@ def build_app(service: Service, api_keys: Mapping[str, str]) -> web.Application:
         client_max_size=service.config.max_body_bytes,
     )
     app.on_response_prepare.append(_on_prepare(service))
-    app.router.add_post("/v1/chat/completions", chat_handler(service))
-    app.router.add_post("/v1/completions", completion_handler(service))
+    app.router.add_post("/v1/chat/completions", handler(service, CHAT))
+    app.router.add_post("/v1/completions", handler(service, COMPLETIONS))
     app.router.add_post("/tokenize", _tokenize(service))
+    app.router.add_post("/detokenize", _detokenize(service))
     app.router.add_get("/v1/models", _models(service))
     app.router.add_get("/v1/models/{name:.+}", _model(service))
     app.router.add_get(PATH_HEALTH, _health(service))
@@ -134,6 +135,15 @@ def _tokenize(service: Service) -> Next:
         parsed = parse_tokenize(parse_object(await read_body(request, service.config.body_seconds)), text.limits)
         tokens = await service.encode(parsed.prompt)
         return _json({"count": len(tokens), "max_model_len": text.limits.max_sequence_tokens, "tokens": tokens})
+
+    return handle
+
+
+def _detokenize(service: Service) -> Next:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        text = service.loaded()
+        tokens = parse_detokenize(parse_object(await read_body(request, service.config.body_seconds)), text.limits)
+        return _json({"prompt": text.codec.decode_all(tokens)})
 
     return handle
 

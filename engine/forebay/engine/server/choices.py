@@ -1,13 +1,14 @@
 """Tokens to answer text, one `Choice` for each answer of a request. Pure.
 
-A choice detokenizes, applies stop strings, counts, and knows how it ended. `Outcome` is what the client sees in
-`finish_reason` and `stop_reason`. Used by `generate.py`.
+A choice detokenizes, applies stop strings, counts, keeps log probabilities, and knows how it ended. `Outcome` is what
+the client sees in `finish_reason`, `stop_reason` and the incomplete mark. Used by `exchange.py`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forebay.contract.errors import EngineFault, ForebayError
+from forebay.engine.messages import Logprobs, SpeculationCounts
 from forebay.engine.request import FinishReason
 from forebay.engine.server.core_client import End, Progress
 from forebay.engine.server.errors import Unavailable
@@ -18,47 +19,95 @@ STOP_REASON_DEADLINE = "deadline"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an answer ended: OpenAI's `finish_reason`, and what ended it (a stop string, or the deadline)."""
+    """How an answer ended: OpenAI's `finish_reason`, and what ended it (a stop string or the deadline).
+
+    `is_incomplete` marks a structured answer that is not a whole document.
+    """
 
     finish_reason: str
     stop_reason: str | None
+    is_incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New text of one answer; with `outcome` set it is the last."""
+    """New text of one answer; with `outcome` set it is the last. `logprobs` has (token id, log probabilities)."""
 
     index: int
     text: str
     outcome: Outcome | None
+    logprobs: Sequence[tuple[int, Logprobs]] = ()
 
 
 class Choice:
-    """One answer being made. `tokens` counts what was generated, `cached_tokens` what the prompt reused."""
+    """One answer being made.
+
+    `tokens` counts what was generated, `cached_tokens` what the prompt reused; `ids` are all tokens that came.
+    `logprob_sum` is over the tokens that came with a log probability. `ended` is set once the core has let go.
+    """
+
+    __slots__ = (
+        "_detokenizer",
+        "_stops",
+        "cached_tokens",
+        "ended",
+        "ids",
+        "index",
+        "logprob_sum",
+        "outcome",
+        "speculation",
+        "tokens",
+    )
 
     def __init__(self, index: int, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
         self.index = index
         self.tokens = 0
         self.cached_tokens = 0
+        self.ids: list[int] = []
+        self.logprob_sum = 0.0
         self.outcome: Outcome | None = None
+        self.ended = False
+        self.speculation: SpeculationCounts | None = None
         self._detokenizer = detokenizer
         self._stops = StopMatcher(stops)
 
+    @property
+    def mean_logprob(self) -> float:
+        """Mean log probability of the answer's tokens, for ranking."""
+        return self.logprob_sum / len(self.ids) if self.ids else float("-inf")
+
     def take(self, progress: Progress) -> Delta:
-        """The delta of this progress; raises when the sequence ended without an answer worth giving."""
+        """The delta of this progress; raises when the sequence ended without an answer worth giving.
+
+        After a stop string only the final counts are taken, and the delta is empty.
+        """
+        end = progress.end
+        if self.outcome is not None:
+            self._note_end(end)
+            return Delta(self.index, "", None)
         self.tokens += len(progress.tokens)
+        self.ids += progress.tokens
         text = self._stops.push(self._detokenizer.push(progress.tokens))
-        if self._stops.hit is None and progress.end is not None:
+        if self._stops.hit is None and end is not None:
             text += self._stops.push(self._detokenizer.finish())
         if self._stops.hit is not None:
             self.outcome = Outcome("stop", self._stops.hit)
-        elif progress.end is not None:
+        elif end is not None:
             text += self._stops.finish()
-            self.outcome = _outcome(progress.end)
-        if progress.end is not None:
-            self.tokens = max(self.tokens, progress.end.generated_tokens)
-            self.cached_tokens = progress.end.cached_tokens
-        return Delta(self.index, text, self.outcome)
+            self.outcome = _outcome(end)
+            self.tokens = max(self.tokens, end.generated_tokens)
+        self._note_end(end)
+        logprobs = progress.logprobs
+        if not logprobs:
+            return Delta(self.index, text, self.outcome)
+        self.logprob_sum += sum(entry[0] for entry in logprobs)
+        return Delta(self.index, text, self.outcome, list(zip(progress.tokens, logprobs, strict=True)))
+
+    def _note_end(self, end: End | None) -> None:
+        if end is not None:
+            self.ended = True
+            self.cached_tokens = end.cached_tokens
+            self.speculation = end.speculation
 
 
 def _outcome(end: End) -> Outcome:

@@ -15,7 +15,19 @@ from typing import Self
 
 from forebay.contract.errors import EngineFault, ForebayError, InvalidRequest, Overloaded
 from forebay.engine.channel import ApiChannel, ChannelClosed
-from forebay.engine.messages import Abort, Add, Drain, Fault, Load, Ping, Ready, Refused, Step
+from forebay.engine.messages import (
+    Abort,
+    Add,
+    Drain,
+    Fault,
+    Load,
+    Logprobs,
+    Ping,
+    Ready,
+    Refused,
+    SpeculationCounts,
+    Step,
+)
 from forebay.engine.request import FinishReason
 from forebay.engine.server.errors import Unavailable
 
@@ -28,15 +40,18 @@ class End:
     generated_tokens: int
     cached_tokens: int
     message: str
+    speculation: SpeculationCounts | None = None
+    vector: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """New tokens of one sequence of a group, and its end when it has come."""
+    """New tokens of one sequence of a group, and its end when it has come. `logprobs` is parallel or empty."""
 
     index: int
     tokens: Sequence[int]
     end: End | None
+    logprobs: Sequence[Logprobs] = ()
 
 
 class Group:
@@ -46,6 +61,7 @@ class Group:
         self._client = client
         self._live: dict[int, int] = {}
         self._tokens: dict[int, list[int]] = {}
+        self._logprobs: dict[int, list[Logprobs]] = {}
         self._ended: deque[tuple[int, End]] = deque()
         self._error: ForebayError | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -70,13 +86,11 @@ class Group:
         self._live[request_id] = index
         self._client.send_add(make(request_id))
 
-    def abort(self, index: int) -> None:
-        """Stop one sequence; nothing more comes for it."""
-        ids = tuple(request_id for request_id, place in self._live.items() if place == index)
-        for request_id in ids:
-            del self._live[request_id]
-        self._tokens.pop(index, None)
-        self._client.forget(self, ids)
+    def stop(self, index: int) -> None:
+        """Tell the core to end one sequence; its end still comes, with the final counts."""
+        for request_id, place in self._live.items():
+            if place == index:
+                self._client.send_abort(request_id)
 
     async def next(self) -> list[Progress]:
         """What has come since the last call, waiting for something. Raises what the core refused or died of."""
@@ -89,13 +103,18 @@ class Group:
         if self._error is not None:
             raise self._error
         tokens, self._tokens = self._tokens, {}
+        logprobs, self._logprobs = self._logprobs, {}
         ends = dict(self._ended)
         self._ended.clear()
-        return [Progress(index, tokens.get(index, ()), ends.get(index)) for index in sorted({*tokens, *ends})]
+        places = sorted({*tokens, *ends}) if ends else sorted(tokens)
+        return [Progress(place, tokens.get(place, ()), ends.get(place), logprobs.get(place, ())) for place in places]
 
-    def put_token(self, request_id: int, token: int) -> None:
+    def put_token(self, request_id: int, token: int, logprobs: Logprobs | None) -> None:
         """A token of a live sequence; called by the client."""
-        self._tokens.setdefault(self._live[request_id], []).append(token)
+        index = self._live[request_id]
+        self._tokens.setdefault(index, []).append(token)
+        if logprobs is not None:
+            self._logprobs.setdefault(index, []).append(logprobs)
         self._notify()
 
     def put_end(self, request_id: int, end: End) -> None:
@@ -162,6 +181,10 @@ class CoreClient:
             del self._groups[request_id]
         if mine:
             self._channel.send(Abort(mine))
+
+    def send_abort(self, request_id: int) -> None:
+        """Ask the core to end one sequence whose end is still wanted."""
+        self._channel.send(Abort((request_id,)))
 
     def drain(self) -> None:
         """Tell the core to take no new sequences."""
@@ -237,18 +260,26 @@ class CoreClient:
 
     def _step(self, step: Step) -> None:
         groups = self._groups
-        for request_id, token in zip(step.request_ids, step.tokens, strict=True):
+        logprobs = step.logprobs or itertools.repeat(None)
+        for request_id, token, entry in zip(step.request_ids, step.tokens, logprobs, strict=False):
             group = groups.get(request_id)
             if group is not None:
-                group.put_token(request_id, token)
+                group.put_token(request_id, token, entry)
+        if step.ended_ids:
+            self._ends(step)
+
+    def _ends(self, step: Step) -> None:
+        speculation, vectors = dict(step.speculation), dict(step.vectors)
         for place, request_id in enumerate(step.ended_ids):
-            group = groups.pop(request_id, None)
+            group = self._groups.pop(request_id, None)
             if group is not None:
                 end = End(
                     FinishReason(step.ended_reasons[place]),
                     step.ended_generated_tokens[place],
                     step.ended_cached_tokens[place],
                     step.ended_messages[place],
+                    speculation.get(place),
+                    vectors.get(place, ()),
                 )
                 group.put_end(request_id, end)
 

@@ -7,7 +7,8 @@ from forebay.contract.promtext import Registry
 from forebay.engine.messages import Load
 
 ENDPOINTS = ("chat", "completions")
-OUTCOMES = ("stop", "length", "deadline", "cancelled", "invalid", "overloaded", "unavailable", "error")
+PHASES = ("body", "prepare", "waiting", "streaming")
+OUTCOMES = ("stop", "length", "tool_calls", "deadline", "cancelled", "invalid", "overloaded", "unavailable", "error")
 _LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _GAP_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
@@ -26,6 +27,9 @@ class EngineMetrics:
             "forebay_engine_requests_total",
             "Requests by how they ended.",
             {"endpoint": ENDPOINTS, "outcome": OUTCOMES},
+        )
+        self.cancelled = registry.counter(
+            "forebay_engine_cancelled_requests_total", "Requests whose client left, by phase.", {"phase": PHASES}
         )
         self.http_requests = registry.counter(
             "forebay_engine_http_responses_total",
@@ -66,6 +70,13 @@ class EngineMetrics:
         )
         self.reused = registry.counter("forebay_engine_reused_tokens_total", "Tokens reused instead of computed.")
         self.preemptions = registry.counter("forebay_engine_preemptions_total", "Sequences preempted for pages.")
+
+    def ended(self, endpoint: str, outcome: str, phase: str, seconds: float) -> None:
+        """A request has ended, `seconds` after its head was read."""
+        self.requests.inc(endpoint, outcome)
+        self.request_s.observe(seconds)
+        if outcome == "cancelled":
+            self.cancelled.inc(phase)
 
     def take_load(self, load: Load) -> None:
         """Copy the core's numbers; its counters only rise, so they are set as they are."""

@@ -7,7 +7,7 @@ Encoding of long prompts runs in a thread so that streams of other clients go on
 import asyncio
 import itertools
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,11 +15,15 @@ from dataclasses import dataclass
 from forebay.contract.clock import Clock
 from forebay.contract.errors import InvalidRequest, Overloaded
 from forebay.contract.wire import LoadReport
+from forebay.engine.keys import EngineConfig
+from forebay.engine.request import DraftKind, Speculation
 from forebay.engine.resolve import Resolved
 from forebay.engine.server.core_client import CoreClient
 from forebay.engine.server.errors import Unavailable
+from forebay.engine.server.limits import RequestLimits
 from forebay.engine.server.metrics import EngineMetrics
-from forebay.engine.server.openai import Prompt, RequestLimits
+from forebay.engine.server.openai import Prompt
+from forebay.engine.structured.request import StructuredSettings, Tool
 from forebay.engine.text import TextCodec
 
 INLINE_CHARS = 2048
@@ -72,6 +76,13 @@ class Service:
             max_n=config.max_n,
             max_stop=config.max_stop,
             vocabulary=min(vocabulary, codec.vocabulary_size),
+            structured=StructuredSettings.of(config),
+            max_top_logprobs=config.max_top_logprobs,
+            max_logit_bias=config.max_logit_bias,
+            draft_tokens=config.draft_tokens,
+            speculation=_speculation(config),
+            may_draft=bool(config.draft_model),
+            may_record=config.record != "off",
         )
         self.text = LoadedText(codec, eos_ids, limits)
 
@@ -129,16 +140,18 @@ class Service:
         """A seed for a request that named none: 63 bits from the system."""
         return secrets.randbits(63)
 
-    async def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of any prompt."""
+    async def encode(self, prompt: Prompt, tools: Sequence[Tool] = ()) -> list[int]:
+        """Token ids of any prompt; `tools` are shown to the chat template."""
         codec = self.loaded().codec
         if isinstance(prompt, str):
             return await self._encode(len(prompt), lambda: codec.encode_text(prompt))
-        texts = [message for message in prompt if not isinstance(message, int)]
-        if not texts:
+        turns = [message for message in prompt if not isinstance(message, int)]
+        if not turns:
             return [token for token in prompt if isinstance(token, int)]
-        messages: list[Mapping[str, str]] = [{"role": turn.role, "content": turn.content} for turn in texts]
-        return await self._encode(sum(len(turn.content) for turn in texts), lambda: codec.encode_chat(messages))
+        messages = [turn.to_template() for turn in turns]
+        shown = [tool.document() for tool in tools]
+        chars = sum(turn.chars for turn in turns) + (INLINE_CHARS if tools else 0)
+        return await self._encode(chars, lambda: codec.encode_chat(messages, shown))
 
     async def _encode(self, chars: int, encode: Callable[[], list[int]]) -> list[int]:
         if chars <= INLINE_CHARS:
@@ -173,6 +186,11 @@ class Service:
     def close(self) -> None:
         """Stop the encoder threads."""
         self._encoders.shutdown(wait=False, cancel_futures=True)
+
+
+def _speculation(config: EngineConfig) -> Speculation | None:
+    """What requests get that do not choose."""
+    return None if config.speculation == "off" else Speculation(DraftKind(config.speculation), config.draft_tokens)
 
 
 def check_length(

@@ -1,0 +1,147 @@
+"""One request that generates, on its way: prompts to tokens, tokens to sequences, sequences to answers.
+
+Holds: however the caller leaves, the group aborts what still runs. An answer cut at a stop string gives its text at
+once, and its sequence's last counts follow, so that usage is right. Shapes are the handlers' business. Used by
+`generate.py` for every generating endpoint.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from forebay.contract.errors import InvalidRequest
+from forebay.engine.messages import Add
+from forebay.engine.request import Retention
+from forebay.engine.server.answers import Answer, Usage, summed
+from forebay.engine.server.choices import Choice, Delta
+from forebay.engine.server.core_client import Group
+from forebay.engine.server.openai import GenerateRequest
+from forebay.engine.server.service import LoadedText, Service, check_length
+
+_SEEDS = 1 << 64
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request. `began_s` is when its head was read, on the monotonic clock.
+
+    `phase` says what a client that leaves cuts off; `failure` is the outcome of a stream that was cut.
+    """
+
+    service: Service
+    endpoint: str
+    tenant: str
+    began_s: float
+    text: LoadedText
+    phase: str = "body"
+    prompts: list[list[int]] = field(default_factory=list)
+    budgets: list[int] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    last_token_s: float = 0.0
+    failure: str = ""
+
+    async def prepare(self, parsed: GenerateRequest) -> None:
+        """Encode the prompts and check all lengths; raises `InvalidRequest` naming the field."""
+        self.phase = "prepare"
+        if parsed.structured is not None:
+            field = parsed.structured.source.param
+            raise InvalidRequest(f"{field}: this engine has no grammar compiler", param=field)
+        for prompt in parsed.prompts:
+            tokens = await self.service.encode(prompt, parsed.tools)
+            budget = check_length(
+                len(tokens), parsed.prompt_field, parsed.max_tokens, parsed.max_tokens_field, self.text.limits
+            )
+            if parsed.sampling.min_tokens > budget:
+                raise InvalidRequest(
+                    f"min_tokens: {parsed.sampling.min_tokens} is more than the {budget} tokens an answer may have",
+                    param="min_tokens",
+                )
+            self.prompts.append(tokens)
+            self.budgets.append(budget)
+
+    def submit(self, group: Group, parsed: GenerateRequest) -> None:
+        """One sequence for each prompt and candidate; candidate i samples with the request's seed plus i."""
+        self.phase = "waiting"
+        service = self.service
+        first_seed = service.seed() if parsed.seed is None else parsed.seed
+        self.seeds = [(first_seed + candidate) % _SEEDS for candidate in range(parsed.best_of)]
+        eos = () if parsed.stops.ignore_eos else self.text.eos_ids
+        for place, (tokens, budget) in enumerate(zip(self.prompts, self.budgets, strict=True)):
+            template = Add(
+                request_id=0,
+                prompt=tuple(tokens),
+                sampling=parsed.sampling,
+                max_new_tokens=budget,
+                stop_token_ids=(*eos, *parsed.stops.token_ids),
+                ignore_eos=False,
+                tenant=self.tenant,
+                priority=parsed.priority,
+                deadline_s=self.began_s + service.config.max_seconds,
+                speculation=parsed.speculation,
+                retention=_within(parsed.retention, len(tokens)),
+            )
+            for candidate, seed in enumerate(self.seeds):
+                index = place * parsed.best_of + candidate
+                self.choices.append(Choice(index, self.text.codec.detokenizer(), parsed.stops.texts))
+                group.submit(index, replace(template, sampling=replace(parsed.sampling, seed=seed)).with_id)
+
+    async def deltas(self, group: Group) -> AsyncIterator[list[Delta]]:
+        """Batches of deltas until every choice has ended, and the core has let go of its sequence."""
+        choices = self.choices
+        open_choices = len(choices)
+        while open_choices:
+            batch = []
+            for progress in await group.next():
+                choice = choices[progress.index]
+                if progress.tokens:
+                    self._note_tokens(len(progress.tokens))
+                batch.append(choice.take(progress))
+                if choice.ended:
+                    open_choices -= 1
+                elif batch[-1].outcome is not None:
+                    group.stop(progress.index)
+            yield batch
+        self._note_end()
+
+    def _note_tokens(self, count: int) -> None:
+        now_s = self.service.clock.monotonic_s()
+        metrics = self.service.metrics
+        metrics.generated_tokens.inc(by=count)
+        if self.last_token_s == 0.0:
+            self.phase = "streaming"
+            metrics.first_token_s.observe(now_s - self.began_s)
+        elif len(self.choices) == 1:
+            metrics.token_gap_s.observe((now_s - self.last_token_s) / count)
+        self.last_token_s = now_s
+
+    def _note_end(self) -> None:
+        metrics = self.service.metrics
+        metrics.prompt_tokens.inc(by=sum(map(len, self.prompts)))
+        metrics.cached_tokens.inc(by=sum(choice.cached_tokens for choice in self.choices))
+
+    def usage(self) -> Usage:
+        """What the request used, all candidates counted."""
+        per_prompt = len(self.choices) // len(self.prompts)
+        counts = [choice.speculation for choice in self.choices if choice.speculation is not None]
+        return Usage(
+            prompt_tokens=sum(map(len, self.prompts)),
+            completion_tokens=sum(choice.tokens for choice in self.choices),
+            cached_tokens=sum(choice.cached_tokens for choice in self.choices[::per_prompt]),
+            speculation=summed(counts) if counts else None,
+        )
+
+    def best(self, answers: Sequence[Answer], parsed: GenerateRequest) -> list[Answer]:
+        """Of each prompt's candidates the `n` with the highest mean log probability, best first; all when n is all."""
+        if parsed.n == parsed.best_of:
+            return list(answers)
+        chosen: list[Answer] = []
+        for place in range(len(self.prompts)):
+            group = range(place * parsed.best_of, (place + 1) * parsed.best_of)
+            ranked = sorted(group, key=lambda index: (-self.choices[index].mean_logprob, index))
+            chosen += [answers[index] for index in ranked[: parsed.n]]
+        return chosen
+
+
+def _within(retention: tuple[Retention, ...], prompt_tokens: int) -> tuple[Retention, ...]:
+    """The ranges cut to the prompt."""
+    return tuple(replace(one, end=min(one.end, prompt_tokens)) for one in retention if one.start < prompt_tokens)
