@@ -22,7 +22,7 @@ from forebay.engine.loader.checkpoint import read_config, read_tokenizer
 from forebay.engine.loader.weights import open_tensors
 from forebay.engine.models.registry import load_model
 from forebay.engine.request import NewRequest
-from forebay.engine.runner.torch_runner import TorchRunner, TorchStepHandle
+from forebay.engine.runner.runner import LaunchedStep, StepRunner
 from forebay.engine.scheduler import Scheduler
 from model_build import GREEDY, PAGE_TOKENS, Sequences, runner_for
 from smollm2 import smollm2_directory, smollm2_gguf
@@ -80,14 +80,14 @@ def assert_greedy(oracle: Any, prompt: list[int], answer: list[int]) -> None:
 
 
 @pytest.fixture(scope="module")
-def runner() -> Iterator[TorchRunner]:
+def runner() -> Iterator[StepRunner]:
     runner = runner_for(smollm2_gguf(), "fp32", pages=400)
     yield runner
     runner.close()
 
 
 @pytest.fixture(scope="module")
-def answers(prompts: list[list[int]], runner: TorchRunner) -> list[list[int]]:
+def answers(prompts: list[list[int]], runner: StepRunner) -> list[list[int]]:
     """Our greedy continuation of each prompt, one at a time."""
     found = []
     for prompt in prompts:
@@ -118,7 +118,7 @@ def test_the_oracle_decodes_what_it_reads(prompts: list[list[int]], answers: lis
 
 
 def test_in_mixed_batches_every_token_is_the_same(
-    prompts: list[list[int]], answers: list[list[int]], runner: TorchRunner
+    prompts: list[list[int]], answers: list[list[int]], runner: StepRunner
 ) -> None:
     """Through the real scheduler: two steps in flight, prefill in chunks, reused prefixes, too few pages for all."""
     limits = SchedulerLimits(
@@ -143,10 +143,10 @@ def test_in_mixed_batches_every_token_is_the_same(
 
 
 def _generate(
-    scheduler: Scheduler, runner: TorchRunner, prompts: list[list[int]], new_request_every_steps: int
+    scheduler: Scheduler, runner: StepRunner, prompts: list[list[int]], new_request_every_steps: int
 ) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in prompts]
-    in_flight: deque[TorchStepHandle] = deque()
+    in_flight: deque[LaunchedStep] = deque()
     added, turn = 0, 0
     while added < len(prompts) or not scheduler.idle:
         if added < len(prompts) and turn % new_request_every_steps == 0:
@@ -161,7 +161,7 @@ def _generate(
     return found
 
 
-def _commit_oldest(scheduler: Scheduler, in_flight: "deque[TorchStepHandle]", found: list[list[int]]) -> None:
+def _commit_oldest(scheduler: Scheduler, in_flight: "deque[LaunchedStep]", found: list[list[int]]) -> None:
     if not in_flight:
         return
     events = scheduler.commit(in_flight.popleft().result(), now_s=0.0)

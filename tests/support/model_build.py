@@ -14,8 +14,10 @@ import torch
 from forebay.engine.loader.checkpoint import read_config
 from forebay.engine.plan import TOKEN_ON_DEVICE, StepPlan, StepResult
 from forebay.engine.request import SamplingParams, SlotStart
+from forebay.engine.runner.build import build_runner
 from forebay.engine.runner.compute import choose_compute, cpu_features
-from forebay.engine.runner.torch_runner import RunnerSizes, TorchRunner, build_runner
+from forebay.engine.runner.executor import ExecutorSizes
+from forebay.engine.runner.runner import StepRunner
 
 PAGE_TOKENS = 16
 GREEDY = SamplingParams(temperature=0.0, top_k=0, top_p=1.0, seed=0)
@@ -47,13 +49,15 @@ def save_tiny_llama(folder: Path, shard_size: str = "50GB", **changes: Any) -> A
     return model
 
 
-def runner_for(path: Path, dtype: str = "fp32", pages: int = 256, max_running: int = 32) -> TorchRunner:
+def runner_for(path: Path, dtype: str = "fp32", pages: int = 256, max_running: int = 32) -> StepRunner:
     """A runner of the checkpoint at a resolved path, pages of 16 tokens.
 
     One thread: threads that wait for each other crawl on a busy machine, and small steps gain little from a second.
     """
     compute = choose_compute(dtype, cpu_features())
-    return build_runner(path, read_config(path), compute, RunnerSizes(pages, PAGE_TOKENS, max_running, threads=1))
+    return build_runner(
+        path, read_config(path), compute, ExecutorSizes((pages,), PAGE_TOKENS, max_running, 1024, threads=1)
+    )
 
 
 @dataclass
@@ -71,7 +75,7 @@ class SequenceState:
 class Sequences:
     """Sequences by slot over one runner; `advance` runs one step of chosen token counts."""
 
-    def __init__(self, runner: TorchRunner, pages: int = 256) -> None:
+    def __init__(self, runner: StepRunner, pages: int = 256) -> None:
         self.runner = runner
         self.by_slot: dict[int, SequenceState] = {}
         self._free_pages = list(range(pages))[::-1]

@@ -183,7 +183,7 @@ def _step(events: StepEvents, ended: Sequence[Ended]) -> Step:
         ended_generated_tokens=tuple(end.generated_tokens for end in ended),
         ended_cached_tokens=tuple(end.cached_tokens for end in ended),
         ended_messages=tuple(end.message for end in ended),
-        logprobs=tuple(entry and (entry.logprob, entry.top) for entry in events.logprobs),
+        logprobs=tuple(None if entry is None else (entry.logprob, entry.top) for entry in events.logprobs),
         speculation=tuple(speculation),
         vectors=tuple((place, end.vector) for place, end in enumerate(ended) if end.vector),
     )
@@ -255,8 +255,9 @@ def _report_fault(channel: CoreChannel, message: str) -> int:
 def _build(channel: CoreChannel) -> CoreLoop:
     # The API process imports this module for its types and must not pay for torch.
     from forebay.engine.loader.checkpoint import read_config  # noqa: PLC0415
+    from forebay.engine.runner.build import build_runner  # noqa: PLC0415
     from forebay.engine.runner.compute import Compute  # noqa: PLC0415
-    from forebay.engine.runner.torch_runner import RunnerSizes, build_runner  # noqa: PLC0415
+    from forebay.engine.runner.executor import ExecutorSizes  # noqa: PLC0415
 
     began_s = time.monotonic()
     start = _await_start(channel)
@@ -270,7 +271,7 @@ def _build(channel: CoreChannel) -> CoreLoop:
         batch_invariant=start.batch_invariant,
         reason="chosen by the API process",
     )
-    sizes = RunnerSizes(start.pages, start.page_tokens, start.max_running, start.threads)
+    sizes = ExecutorSizes((start.pages,), start.page_tokens, start.max_running, start.max_batch_tokens, start.threads)
     runner = build_runner(path, read_config(path), compute, sizes)
     # One process holds one model, so the prefix cache needs no finer fingerprint than its name and formats.
     formats = (start.model, start.values, start.weights, start.matmul, start.kv, start.kernels)

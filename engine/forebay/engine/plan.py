@@ -55,7 +55,8 @@ class StepResult:
 
     `tokens` is flat: row i adds `token_counts[i]` of them, one more than its accepted drafts; `drafted[i]` were
     proposed. `logprobs` is parallel to `tokens`, or empty when no row asked. `vectors` has (slot, embedding) of rows
-    that asked for one; such a row has no tokens. With `fault` set the arrays are empty: nothing may be used.
+    that asked for one; such a row has no tokens. `faults` has (sampled row, message) of sequences that cannot go on;
+    such a row has no tokens either. With `fault` set the arrays are empty: nothing may be used.
     """
 
     step: int
@@ -66,6 +67,7 @@ class StepResult:
     drafted: tuple[int, ...]
     logprobs: tuple[TokenLogprobs | None, ...] = ()
     vectors: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    faults: tuple[tuple[int, str], ...] = ()
     fault: str | None = None
 
     @staticmethod

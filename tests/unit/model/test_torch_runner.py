@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from forebay.engine.request import SamplingParams
-from forebay.engine.runner.torch_runner import TorchRunner
+from forebay.engine.runner.runner import StepRunner
 from model_build import Sequences, runner_for, save_tiny_llama
 
 RANDOM = np.random.default_rng(11)
@@ -17,7 +17,7 @@ SAMPLED = SamplingParams(temperature=0.9, top_k=50, top_p=0.95, seed=12345678901
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchRunner]:
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StepRunner]:
     folder: Path = tmp_path_factory.mktemp("tiny")
     save_tiny_llama(folder)
     runner = runner_for(folder)
@@ -25,7 +25,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchRunner]:
     runner.close()
 
 
-def alone(runner: TorchRunner, prompt: list[int], tokens: int, sampling: SamplingParams | None = None) -> list[int]:
+def alone(runner: StepRunner, prompt: list[int], tokens: int, sampling: SamplingParams | None = None) -> list[int]:
     """Tokens of a sequence that runs by itself."""
     sequences = Sequences(runner)
     sequences.add(0, prompt, sampling) if sampling else sequences.add(0, prompt)
@@ -36,7 +36,7 @@ def alone(runner: TorchRunner, prompt: list[int], tokens: int, sampling: Samplin
 
 @pytest.mark.parametrize("sampling", [None, SAMPLED], ids=["greedy", "sampled"])
 def test_a_sequence_gets_the_same_tokens_alone_and_in_a_mixed_batch(
-    runner: TorchRunner, sampling: SamplingParams | None
+    runner: StepRunner, sampling: SamplingParams | None
 ) -> None:
     expected = alone(runner, PROMPTS[0], 20, sampling)
     sequences = Sequences(runner)
@@ -51,7 +51,7 @@ def test_a_sequence_gets_the_same_tokens_alone_and_in_a_mixed_batch(
     assert sequences.by_slot[5].tokens[40:] == expected
 
 
-def test_a_reused_prefix_gives_the_same_tokens(runner: TorchRunner) -> None:
+def test_a_reused_prefix_gives_the_same_tokens(runner: StepRunner) -> None:
     prompt = PROMPTS[3]
     expected = alone(runner, prompt, 12)
     sequences = Sequences(runner)
@@ -66,7 +66,7 @@ def test_a_reused_prefix_gives_the_same_tokens(runner: TorchRunner) -> None:
         assert sequences.by_slot[slot].tokens[65:] == expected
 
 
-def test_two_steps_in_flight_give_the_tokens_of_one(runner: TorchRunner) -> None:
+def test_two_steps_in_flight_give_the_tokens_of_one(runner: StepRunner) -> None:
     expected = alone(runner, PROMPTS[0], 10, SAMPLED)
     sequences = Sequences(runner)
     sequences.add(0, PROMPTS[0], SAMPLED)
@@ -79,7 +79,7 @@ def test_two_steps_in_flight_give_the_tokens_of_one(runner: TorchRunner) -> None
     assert sequences.by_slot[0].tokens[40:] == expected
 
 
-def test_only_finished_rows_are_sampled_and_epochs_are_echoed(runner: TorchRunner) -> None:
+def test_only_finished_rows_are_sampled_and_epochs_are_echoed(runner: StepRunner) -> None:
     sequences = Sequences(runner)
     sequences.add(2, PROMPTS[0])
     sequences.add(7, PROMPTS[2])
@@ -89,7 +89,7 @@ def test_only_finished_rows_are_sampled_and_epochs_are_echoed(runner: TorchRunne
     assert (nothing.slots, nothing.tokens) == ((), ())
 
 
-def test_a_slot_taken_over_uses_the_new_parameters(runner: TorchRunner) -> None:
+def test_a_slot_taken_over_uses_the_new_parameters(runner: StepRunner) -> None:
     expected = alone(runner, PROMPTS[1], 8)
     sequences = Sequences(runner)
     sequences.add(0, PROMPTS[1], SAMPLED)
@@ -100,12 +100,12 @@ def test_a_slot_taken_over_uses_the_new_parameters(runner: TorchRunner) -> None:
     assert sequences.by_slot[0].tokens[23:] == expected
 
 
-def test_different_seeds_give_different_texts(runner: TorchRunner) -> None:
+def test_different_seeds_give_different_texts(runner: StepRunner) -> None:
     texts = {tuple(alone(runner, PROMPTS[0], 12, replace(SAMPLED, seed=seed))) for seed in range(5)}
     assert len(texts) == 5
 
 
-def test_a_step_that_fails_is_a_fault_and_the_next_one_runs(runner: TorchRunner) -> None:
+def test_a_step_that_fails_is_a_fault_and_the_next_one_runs(runner: StepRunner) -> None:
     sequences = Sequences(runner)
     sequences.add(0, PROMPTS[2])
     plan = sequences.plan({0: 7})

@@ -1,0 +1,96 @@
+"""Builds the runner of a checkpoint: its executor, and the drafters that the configuration asks for.
+
+Called once by the core process, and by tests and tools that want a model without a server.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from forebay.contract.errors import InvalidSpec
+from forebay.engine.attention.paged import PagedCache
+from forebay.engine.layers.quantize import rounded
+from forebay.engine.loader.checkpoint import read_config
+from forebay.engine.loader.metadata import ModelConfig
+from forebay.engine.loader.weights import open_tensors
+from forebay.engine.models.registry import Cast, load_model
+from forebay.engine.request import DraftKind
+from forebay.engine.runner.compute import Compute
+from forebay.engine.runner.executor import Executor, ExecutorSizes
+from forebay.engine.runner.runner import StepRunner, no_grammar
+from forebay.engine.runner.torch_executor import TorchExecutor
+from forebay.engine.speculation.draft_model import ModelDrafter
+from forebay.engine.speculation.drafter import Drafter
+from forebay.engine.speculation.ngram import NgramDrafter
+from forebay.engine.structured.matcher import Matcher
+
+_TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+_CATCH_UP_TOKENS = 256
+"""Most tokens of prompt that a draft model computes in one step: a long one must not stall the other requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """Which drafters there are: `ngram`, and a draft model when its resolved path is given."""
+
+    ngram: bool = True
+    model: Path | None = None
+
+
+def build_executor(path: Path, config: ModelConfig, compute: Compute, sizes: ExecutorSizes) -> Executor:
+    """Load the checkpoint at a resolved path and allocate its KV pools.
+
+    Raises `InvalidSpec` for a broken checkpoint or no memory.
+    """
+    with torch.inference_mode():
+        model = load_model(open_tensors(path, config), config, _cast(compute), sizes.threads)
+        cache = PagedCache(config, sizes.pages[0], sizes.page_tokens, _TORCH_DTYPES[compute.kv])
+    return TorchExecutor(model, cache)
+
+
+def build_runner(
+    path: Path,
+    config: ModelConfig,
+    compute: Compute,
+    sizes: ExecutorSizes,
+    drafting: Drafting = Drafting(),
+    open_grammar: Callable[[str], Matcher] = no_grammar,
+) -> StepRunner:
+    """The runner of the checkpoint at a resolved path. Sets torch's thread count for the whole process.
+
+    Raises `InvalidSpec` for a broken checkpoint, no memory, or a draft model that does not fit the model.
+    """
+    torch.set_num_threads(sizes.threads)
+    drafters: dict[DraftKind, Drafter] = {}
+    if drafting.ngram:
+        drafters[DraftKind.NGRAM] = NgramDrafter()
+    if drafting.model is not None:
+        drafters[DraftKind.MODEL] = _model_drafter(drafting.model, config, compute, sizes)
+    executor = build_executor(path, config, compute, sizes)
+    return StepRunner(executor, sizes.max_rows, sizes.threads, drafters, open_grammar)
+
+
+def _model_drafter(path: Path, target: ModelConfig, compute: Compute, sizes: ExecutorSizes) -> ModelDrafter:
+    config = read_config(path)
+    if config.vocab != target.vocab:
+        raise InvalidSpec(
+            f"the draft model has {config.vocab} tokens and the model {target.vocab}: they must share a tokenizer",
+            field="draft_model",
+        )
+    if config.max_positions < target.max_positions:
+        raise InvalidSpec(
+            f"the draft model takes {config.max_positions} positions and the model {target.max_positions}",
+            field="draft_model",
+        )
+    if [group.window_tokens for group in (*config.layer_groups, target.layer_groups[0])] != [0, 0]:
+        raise InvalidSpec("draft and model must have full attention, the draft in all layers", field="draft_model")
+    return ModelDrafter(build_executor(path, config, compute, sizes), (0,), _CATCH_UP_TOKENS)
+
+
+def _cast(compute: Compute) -> Cast:
+    values, matmul = _TORCH_DTYPES[compute.values], _TORCH_DTYPES[compute.matmul]
+    if compute.weights == compute.values:
+        return lambda tensor: tensor.to(values).to(matmul)
+    return lambda tensor: (rounded(tensor, compute.weights) if tensor.dim() == 2 else tensor.to(values)).to(matmul)

@@ -1,0 +1,1 @@
+"""Speculation: who proposes tokens that the model then verifies in one step."""
