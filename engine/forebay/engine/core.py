@@ -21,7 +21,10 @@ from forebay.engine.messages import (
     Abort,
     Add,
     Drain,
+    DropGrammar,
     Fault,
+    Grammar,
+    GrammarBuilt,
     Load,
     Message,
     Ping,
@@ -36,6 +39,7 @@ from forebay.engine.request import Ended, NewRequest
 from forebay.engine.scheduler import Scheduler
 
 IDLE_WAIT_S = 1.0
+_BUILDING_WAIT_S = 0.005
 LOAD_INTERVAL_S = 0.05
 _RATE_WINDOW_S = 5.0
 _RATE_SAMPLE_S = 0.25
@@ -58,6 +62,23 @@ class Port(Protocol):
         """Send one message."""
 
 
+class Grammars(Protocol):
+    """The core's compiled grammars; see `GrammarStore`."""
+
+    @property
+    def building(self) -> bool:
+        """Whether an end of a build is still to be read with `finished`."""
+
+    def put(self, key: str, backend: str, payload: str, reasoning_end: tuple[int, ...] = ()) -> None:
+        """Start building a grammar."""
+
+    def finished(self) -> list[tuple[str, str]]:
+        """Keys whose building ended since the last call, with the problem or an empty text."""
+
+    def drop(self, key: str) -> None:
+        """Forget a grammar."""
+
+
 class Rates:
     """Prefill and decode tokens a second over the last seconds, 0 before the first step."""
 
@@ -78,8 +99,11 @@ class Rates:
 class CoreLoop:
     """Scheduler, runner and channel of one engine, one turn at a time."""
 
-    def __init__(self, scheduler: Scheduler, runner: Runner, port: Port, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: Runner, port: Port, now_s: Callable[[], float], grammars: Grammars
+    ) -> None:
         self._scheduler = scheduler
+        self._grammars = grammars
         self._runner = runner
         self._port = port
         self._now_s = now_s
@@ -92,9 +116,10 @@ class CoreLoop:
 
     def turn(self) -> None:
         """One turn; waits for messages only when there is nothing to compute. Raises `EngineFault` on a failed step."""
-        wait_s = IDLE_WAIT_S if self._scheduler.idle and not self._load_due else 0.0
-        for message in self._port.receive(wait_s):
+        for message in self._port.receive(self._wait_s()):
             self._take(message)
+        for key, problem in self._grammars.finished():
+            self._port.send(GrammarBuilt(key, problem))
         self._ended += self._scheduler.expire(self._now_s())
         plan = self._scheduler.plan()
         if plan is not None:
@@ -103,6 +128,11 @@ class CoreLoop:
         if self._in_flight and (plan is None or len(self._in_flight) >= self._scheduler.limits.max_in_flight):
             events = self._commit()
         self._report(events)
+
+    def _wait_s(self) -> float:
+        if not self._scheduler.idle or self._load_due:
+            return 0.0
+        return _BUILDING_WAIT_S if self._grammars.building else IDLE_WAIT_S
 
     def _commit(self) -> StepEvents:
         result = self._in_flight.popleft().result()
@@ -117,6 +147,10 @@ class CoreLoop:
             case Abort(request_ids):
                 for request_id in request_ids:
                     self._ended += self._scheduler.abort(request_id, self._now_s())
+            case Grammar(key, backend, payload, reasoning_end):
+                self._grammars.put(key, backend, payload, reasoning_end)
+            case DropGrammar(key):
+                self._grammars.drop(key)
             case Drain():
                 self._scheduler.drain()
             case Ping(number):
@@ -254,10 +288,12 @@ def _report_fault(channel: CoreChannel, message: str) -> int:
 
 def _build(channel: CoreChannel) -> CoreLoop:
     # The API process imports this module for its types and must not pay for torch.
-    from forebay.engine.loader.checkpoint import read_config  # noqa: PLC0415
-    from forebay.engine.runner.build import build_runner  # noqa: PLC0415
+    from forebay.engine.loader.checkpoint import read_config, read_tokenizer  # noqa: PLC0415
+    from forebay.engine.runner.build import Drafting, build_runner  # noqa: PLC0415
     from forebay.engine.runner.compute import Compute  # noqa: PLC0415
     from forebay.engine.runner.executor import ExecutorSizes  # noqa: PLC0415
+    from forebay.engine.structured.store import GrammarStore  # noqa: PLC0415
+    from forebay.engine.structured.vocabulary import Vocabulary  # noqa: PLC0415
 
     began_s = time.monotonic()
     start = _await_start(channel)
@@ -272,13 +308,17 @@ def _build(channel: CoreChannel) -> CoreLoop:
         reason="chosen by the API process",
     )
     sizes = ExecutorSizes((start.pages,), start.page_tokens, start.max_running, start.max_batch_tokens, start.threads)
-    runner = build_runner(path, read_config(path), compute, sizes)
+    model = read_config(path)
+    eos_ids = read_tokenizer(path).eos_ids
+    grammars = GrammarStore(lambda: Vocabulary.of_model(path, model.vocab, eos_ids))
+    drafting = Drafting(model=Path(start.draft_model) if start.draft_model else None)
+    runner = build_runner(path, model, compute, sizes, drafting, grammars.open)
     # One process holds one model, so the prefix cache needs no finer fingerprint than its name and formats.
     formats = (start.model, start.values, start.weights, start.matmul, start.kv, start.kernels)
     fingerprint = "|".join(formats).encode()
     scheduler = Scheduler(scheduler_limits(start), fingerprint)
     channel.send(Ready(time.monotonic() - began_s))
-    return CoreLoop(scheduler, runner, channel, time.monotonic)
+    return CoreLoop(scheduler, runner, channel, time.monotonic, grammars)
 
 
 def _await_start(channel: CoreChannel) -> Start:

@@ -6,7 +6,7 @@ shapes need no versions. Used by `server/core_client.py` and `core.py` over `cha
 """
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 
@@ -72,6 +72,31 @@ class Abort:
     """End these sequences; unknown ids leave a tombstone, so an abort may overtake its add."""
 
     request_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """Build a compiled grammar and keep it under `key`; answered by `GrammarBuilt`. See `GrammarStore.put`."""
+
+    key: str
+    backend: str
+    payload: str
+    reasoning_end: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropGrammar:
+    """Forget a grammar that no live request names."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarBuilt:
+    """A grammar may be named by requests now, or cannot be: `problem` says why and is else empty."""
+
+    key: str
+    problem: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +178,11 @@ class Fault:
     message: str
 
 
-Message = Start | Add | Abort | Drain | Ping | Ready | Load | Step | Refused | Fault
-_TYPES: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Start, Add, Abort, Drain, Ping, Ready, Load, Step, Refused, Fault)
-}
+Message = (
+    Start | Add | Abort | Grammar | DropGrammar | GrammarBuilt | Drain | Ping | Ready | Load | Step | Refused | Fault
+)
+MESSAGES: tuple[type[Message], ...] = get_args(Message)
+_TYPES: dict[str, type[Message]] = {kind.__name__: kind for kind in MESSAGES}
 
 
 def encode(message: Message) -> bytes:

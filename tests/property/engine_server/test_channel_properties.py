@@ -6,23 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.engine.channel import FrameReader, frame
-from forebay.engine.messages import (
-    Abort,
-    Add,
-    Drain,
-    Fault,
-    Load,
-    Logprobs,
-    Message,
-    Ping,
-    Ready,
-    Refused,
-    SpeculationCounts,
-    Start,
-    Step,
-    decode,
-    encode,
-)
+from forebay.engine.messages import MESSAGES, Logprobs, Message, SpeculationCounts, decode, encode
 from forebay.engine.request import DraftKind, RequestKind, Retention, SamplingParams, Speculation
 
 ids = st.lists(st.integers(0, 2**53), max_size=5).map(tuple)
@@ -57,7 +41,7 @@ numbers[tuple[tuple[int, tuple[float, ...]], ...]] = st.lists(
 messages: st.SearchStrategy[Message] = st.one_of(
     *(
         st.builds(kind, **{name: numbers[annotation] for name, annotation in kind.__annotations__.items()})
-        for kind in (Start, Add, Abort, Drain, Ping, Ready, Load, Step, Refused, Fault)
+        for kind in MESSAGES
     )
 )
 

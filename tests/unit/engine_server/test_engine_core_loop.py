@@ -8,7 +8,20 @@ import pytest
 from forebay.contract.errors import Bug, EngineFault
 from forebay.engine.core import CoreLoop, Rates
 from forebay.engine.limits import SchedulerLimits
-from forebay.engine.messages import Abort, Add, Drain, Load, Message, Ping, Ready, Refused, Step
+from forebay.engine.messages import (
+    Abort,
+    Add,
+    Drain,
+    DropGrammar,
+    Grammar,
+    GrammarBuilt,
+    Load,
+    Message,
+    Ping,
+    Ready,
+    Refused,
+    Step,
+)
 from forebay.engine.request import SamplingParams
 from forebay.engine.scheduler import Scheduler
 from script_runner import ScriptRunner
@@ -43,6 +56,30 @@ class RecordedPort:
         self.sent.append(message)
 
 
+class ListedGrammars:
+    """Builds what it is told to, at once; the key "bad" cannot be built."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+        self._ended: list[tuple[str, str]] = []
+
+    @property
+    def building(self) -> bool:
+        return bool(self._ended)
+
+    def put(self, key: str, backend: str, payload: str, reasoning_end: tuple[int, ...] = ()) -> None:
+        assert (backend, payload, reasoning_end) == ("llguidance", "{}", (7,))
+        self._ended.append((key, "no" if key == "bad" else ""))
+        self.kept.append(key)
+
+    def finished(self) -> list[tuple[str, str]]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def drop(self, key: str) -> None:
+        self.kept.remove(key)
+
+
 class Bench:
     """A core loop with its port and clock."""
 
@@ -50,7 +87,8 @@ class Bench:
         self.port = RecordedPort()
         self.now_s = 0.0
         runner = ScriptRunner(limits.page_tokens, 100, fault_step)
-        self.loop = CoreLoop(Scheduler(limits, b"test"), runner, self.port, lambda: self.now_s)
+        self.grammars = ListedGrammars()
+        self.loop = CoreLoop(Scheduler(limits, b"test"), runner, self.port, lambda: self.now_s, self.grammars)
 
     def turns(self, count: int, *messages: Message) -> None:
         """Run turns; `messages` come with the first, and the clock moves 10 ms a turn."""
@@ -131,6 +169,14 @@ def test_an_idle_core_waits_for_messages_and_a_busy_one_does_not() -> None:
     assert bench.port.waits_s[-1] > 0
     bench.turns(3, ADD)
     assert bench.port.waits_s[-2:] == [0.0, 0.0]
+
+
+def test_grammars_are_built_told_of_and_dropped() -> None:
+    bench = Bench()
+    bench.turns(2, *(Grammar(key, "llguidance", "{}", (7,)) for key in ("good", "bad")), DropGrammar("bad"))
+    told = [message for message in bench.port.sent if isinstance(message, GrammarBuilt)]
+    assert told == [GrammarBuilt("good", ""), GrammarBuilt("bad", "no")]
+    assert bench.grammars.kept == ["good"]
 
 
 def test_a_ping_is_answered_with_its_number() -> None:
