@@ -1,0 +1,206 @@
+// Paged causal attention for decode rows and prefill chunks alike. A work item is a block of up to 16 query tokens of
+// one row with all query heads of one kv head. Keys are visited in tiles of 64 absolute positions with a running
+// maximum and sum for each query, and each query's operations are the same whatever else is in its block: decode,
+// prefill and every way to cut a prompt give the same bits.
+#include <math.h>
+
+#include "attend.h"
+
+enum { PIECES = ATTENTION_TILE / SUBTILE };
+
+struct job {
+  const struct attention *op;
+  const struct step *step;
+  const struct multiply *multiply;
+  struct block block;
+  int kv_head, group, queries;  // queries = block.count * group; query q is token q / group, head q % group
+  int element_bytes;
+  float *q, *scores, *mixed;    // [queries][dim], [queries][64], [queries][dim]
+  float *most, *sum;            // [queries]: running maximum and sum of exponentials
+};
+
+static struct job job_of(const struct attention *op, const struct step *step, int64_t item, float *scratch) {
+  struct job job = {.op = op, .step = step, .block = step->blocks[item / op->cache.kv_heads]};
+  const int64_t dim = op->cache.head_dim;
+  job.kv_head = (int)(item % op->cache.kv_heads);
+  job.group = op->heads / op->cache.kv_heads;
+  job.queries = job.block.count * job.group;
+  job.multiply = op->cache.kind == BF16 ? &MULTIPLY_BF16 : &MULTIPLY_FP32;
+  job.element_bytes = op->cache.kind == BF16 ? 2 : 4;
+  job.q = scratch;
+  job.mixed = job.q + job.queries * dim;
+  job.scores = job.mixed + job.queries * dim;
+  job.most = job.scores + job.queries * ATTENTION_TILE;
+  job.sum = job.most + job.queries;
+  return job;
+}
+
+static void load_queries(const struct job *job) {
+  const int64_t dim = job->op->cache.head_dim, width = job->group * dim;
+  const int64_t row = (job->op->heads + 2 * job->op->cache.kv_heads) * dim;
+  for (int token = 0; token < job->block.count; token++)
+    memcpy(job->q + token * width, job->op->qkv + (job->block.first + token) * row + job->kv_head * width,
+           (size_t)width * sizeof(float));
+  memset(job->mixed, 0, (size_t)(job->queries * dim) * sizeof(float));
+  for (int query = 0; query < job->queries; query++) {
+    job->most[query] = -1e30f;
+    job->sum[query] = 0.0f;
+  }
+}
+
+// Where the 16 keys from `position` on begin.
+static const uint8_t *key_piece(const struct job *job, int64_t position) {
+  const struct kv_cache *cache = &job->op->cache;
+  const int64_t page = page_of(cache, job->step, job->block.row, position);
+  const int64_t at = head_offset(cache, page, job->kv_head) + position % cache->page_tokens * cache->head_dim;
+  return (const uint8_t *)cache->pages + at * job->element_bytes;
+}
+
+static const uint8_t *values_from(const struct job *job, int64_t position) {
+  return key_piece(job, position) + (int64_t)job->op->cache.page_tokens * job->op->cache.head_dim * job->element_bytes;
+}
+
+static void prefetch_bytes(const uint8_t *from, int64_t bytes) {
+  for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(from + byte, 0, 3);
+}
+
+// scores[query][64] = q . k; what lies after `last` is computed on stale keys and masked later.
+static void score_tile(const struct job *job, int64_t tile, int64_t last) {
+  const int64_t dim = job->op->cache.head_dim;
+  const void *pieces[PIECES];
+  for (int piece = 0; piece < PIECES; piece++) {
+    const int64_t position = tile + piece * SUBTILE;
+    pieces[piece] = position <= last ? key_piece(job, position) : pieces[0];
+  }
+  for (int query = 0; query < job->queries; query += CHUNK_ROWS) {
+    const int rows = job->queries - query < CHUNK_ROWS ? job->queries - query : CHUNK_ROWS;
+    const float *q = job->q + query * dim;
+    float *scores = job->scores + query * ATTENTION_TILE;
+#if VL == 16
+    job->multiply->wide[rows](q, dim, pieces, SUBTILE, dim, scores, ATTENTION_TILE, 0);
+#else
+    for (int piece = 0; piece < PIECES; piece++)
+      job->multiply->narrow[rows](q, dim, pieces[piece], SUBTILE, dim, scores + piece * SUBTILE, ATTENTION_TILE, 0);
+#endif
+  }
+}
+
+static void cap_scores(float *scores, float cap) {
+  for (int i = 0; i < ATTENTION_TILE; i += VL) vf_store(scores + i, cap * vf_tanh(vf_load(scores + i) / cap));
+}
+
+// Only entries low..high of the tile are seen.
+static void mask_scores(float *scores, int64_t low, int64_t high) {
+  for (int i = 0; i < ATTENTION_TILE; i++)
+    if (i < low || i > high) scores[i] = -INFINITY;
+}
+
+// Turns the scores of a query into weights relative to the running maximum. A tile that the query does not see changes
+// nothing: its maximum is -inf and its weights are exactly 0.
+static void weigh_query(const struct job *job, int query) {
+  float *scores = job->scores + query * ATTENTION_TILE;
+  vf highest = vf_load(scores);
+  for (int i = VL; i < ATTENTION_TILE; i += VL) highest = vf_max(highest, vf_load(scores + i));
+  const float before = job->most[query], tile_most = vf_highest(highest);
+  const float most = tile_most > before ? tile_most : before;
+  vf sum = vf_set(0.0f);
+  for (int i = 0; i < ATTENTION_TILE; i += VL) {
+    const vf weight = vf_exp(vf_load(scores + i) - most);
+    vf_store(scores + i, weight);
+    sum += weight;
+  }
+  if (most != before) {
+    const int dim = job->op->cache.head_dim;
+    const vf shrink = vf_exp(vf_set(before - most));
+    float *mixed = job->mixed + (int64_t)query * dim;
+    for (int i = 0; i < dim; i += VL) vf_store(mixed + i, vf_load(mixed + i) * shrink);
+    job->sum[query] *= shrink[0];
+    job->most[query] = most;
+  }
+  job->sum[query] += vf_sum(sum);
+}
+
+static void weigh_tile(const struct job *job, int64_t tile) {
+  const int window = job->op->window;
+  for (int query = 0; query < job->queries; query++) {
+    const int64_t high = job->block.position + query / job->group - tile;
+    const int64_t low = window ? high - window + 1 : 0;
+    float *scores = job->scores + query * ATTENTION_TILE;
+    if (job->op->softcap > 0.0f) cap_scores(scores, job->op->softcap);
+    if (low > 0 || high < ATTENTION_TILE - 1) mask_scores(scores, low, high);
+    weigh_query(job, query);
+  }
+}
+
+// mixed[rows][dim] += weights[rows][tokens] values[tokens][dim], for tokens that lie in a row.
+static void mix_run(const struct job *job, int query, int rows, int64_t begin, int64_t tokens, const uint8_t *values) {
+  const int64_t dim = job->op->cache.head_dim, bytes = job->element_bytes;
+  const float *weights = job->scores + query * ATTENTION_TILE + begin;
+  float *mixed = job->mixed + query * dim;
+  int64_t column = 0;
+#if VL == 16
+  for (; column + 64 <= dim; column += 64) {
+    const uint8_t *at = values + column * bytes;
+    const void *const pieces[4] = {at, at + 16 * bytes, at + 32 * bytes, at + 48 * bytes};
+    job->multiply->wide[rows](weights, ATTENTION_TILE, pieces, dim, tokens, mixed + column, dim, 1);
+  }
+#endif
+  for (; column < dim; column += 16)
+    job->multiply->narrow[rows](weights, ATTENTION_TILE, values + column * bytes, dim, tokens, mixed + column, dim, 1);
+}
+
+static void mix_tile(const struct job *job, int64_t tile, int64_t last) {
+  const int64_t page_tokens = job->op->cache.page_tokens;
+  const int64_t end = last - tile + 1 < ATTENTION_TILE ? last - tile + 1 : ATTENTION_TILE;
+  for (int64_t begin = 0; begin < end;) {
+    const int64_t left = page_tokens - (tile + begin) % page_tokens;
+    const int64_t tokens = left < end - begin ? left : end - begin;
+    const uint8_t *values = values_from(job, tile + begin);
+    for (int query = 0; query < job->queries; query += CHUNK_ROWS) {
+      const int rows = job->queries - query < CHUNK_ROWS ? job->queries - query : CHUNK_ROWS;
+      mix_run(job, query, rows, begin, tokens, values);
+    }
+    begin += tokens;
+  }
+}
+
+static void store_block(const struct job *job) {
+  const int64_t dim = job->op->cache.head_dim, width = job->group * dim;
+  for (int query = 0; query < job->queries; query++) {
+    const vf inverse = vf_set(1.0f / job->sum[query]);
+    const float *mixed = job->mixed + query * dim;
+    float *out = job->op->out + (job->block.first + query / job->group) * job->op->heads * dim +
+                 job->kv_head * width + query % job->group * dim;
+    for (int64_t i = 0; i < dim; i += VL) vf_store(out + i, vf_load(mixed + i) * inverse);
+  }
+}
+
+static void prefetch_tile(const struct job *job, int64_t tile, int64_t last, int values) {
+  const int64_t bytes = (int64_t)SUBTILE * job->op->cache.head_dim * job->element_bytes;
+  for (int64_t position = tile; position < tile + ATTENTION_TILE && position <= last; position += SUBTILE)
+    prefetch_bytes(values ? values_from(job, position) : key_piece(job, position), bytes);
+}
+
+static void attend(const struct job *job) {
+  const int64_t last = job->block.position + job->block.count - 1;
+  const int64_t seen_from = job->op->window ? job->block.position - job->op->window + 1 : 0;
+  const int64_t first = seen_from > 0 ? seen_from / ATTENTION_TILE * ATTENTION_TILE : 0;
+  load_queries(job);
+  for (int64_t tile = first; tile <= last; tile += ATTENTION_TILE) {
+    prefetch_tile(job, tile + ATTENTION_TILE, last, 0);
+    score_tile(job, tile, last);
+    weigh_tile(job, tile);
+    prefetch_tile(job, tile + ATTENTION_TILE, last, 1);
+    mix_tile(job, tile, last);
+  }
+  store_block(job);
+}
+
+void run_attention(void *op, const struct step *step, const struct worker *worker) {
+  struct attention *attention = op;
+  const int64_t items = (int64_t)step->blocks_count * attention->cache.kv_heads;
+  for (int64_t item = take(&attention->op); item < items; item = take(&attention->op)) {
+    const struct job job = job_of(attention, step, item, worker->scratch);
+    attend(&job);
+  }
+}

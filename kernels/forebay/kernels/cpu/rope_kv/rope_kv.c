@@ -1,0 +1,73 @@
+// Queries and keys of the step: optional RMS norm of each head, rotary embedding; keys and values go into the pages,
+// queries stay in the buffer, multiplied by the attention scale.
+#include <math.h>
+
+#include "kv.h"
+
+static void norm_head(float *x, const float *weight, int dim, float eps) {
+  vf sum = vf_set(0.0f);
+  for (int i = 0; i < dim; i += VL) sum += vf_load(x + i) * vf_load(x + i);
+  const float inverse = 1.0f / sqrtf(vf_sum(sum) / (float)dim + eps);
+  for (int i = 0; i < dim; i += VL) vf_store(x + i, vf_load(x + i) * inverse * vf_load(weight + i));
+}
+
+static void turn(float *restrict x, const float *restrict cosine, const float *restrict sine, int half) {
+  for (int i = 0; i < half; i++) {
+    const float a = x[i], b = x[i + half];
+    x[i] = a * cosine[i] - b * sine[i];
+    x[i + half] = b * cosine[i] + a * sine[i];
+  }
+}
+
+static void prepare_head(float *x, const float *weight, const struct rope_kv *rope, int64_t position) {
+  const int half = rope->rotary_dim / 2;
+  if (weight) norm_head(x, weight, rope->cache.head_dim, rope->eps);
+  turn(x, rope->cosine + position * half, rope->sine + position * half, half);
+}
+
+static void write_key(const struct kv_cache *cache, int64_t page, int head, int64_t slot, const float *key) {
+  const int dim = cache->head_dim;
+  const int64_t tile = slot / SUBTILE * SUBTILE * dim + slot % SUBTILE;
+  if (cache->kind == BF16) {
+    uint16_t *to = (uint16_t *)cache->pages + head_offset(cache, page, head) + tile;
+    for (int i = 0; i < dim; i++) to[i * SUBTILE] = float_to_bf16(key[i]);
+  } else {
+    float *to = (float *)cache->pages + head_offset(cache, page, head) + tile;
+    for (int i = 0; i < dim; i++) to[i * SUBTILE] = key[i];
+  }
+}
+
+static void write_value(const struct kv_cache *cache, int64_t page, int head, int64_t slot, const float *value) {
+  const int dim = cache->head_dim;
+  const int64_t at = head_offset(cache, page, head) + (int64_t)(cache->page_tokens + slot) * dim;
+  if (cache->kind == BF16)
+    for (int i = 0; i < dim; i += VL) vf_store_bf16((uint16_t *)cache->pages + at + i, vf_load(value + i));
+  else
+    memcpy((float *)cache->pages + at, value, (size_t)dim * sizeof(float));
+}
+
+static void prepare_token(const struct rope_kv *rope, const struct step *step, int64_t token, int kv_head) {
+  const struct kv_cache *cache = &rope->cache;
+  const int dim = cache->head_dim, queries = rope->heads / cache->kv_heads;
+  const int64_t position = step->positions[token];
+  float *row = rope->qkv + token * (rope->heads + 2 * cache->kv_heads) * dim;
+  for (int h = kv_head * queries; h < (kv_head + 1) * queries; h++) {
+    float *query = row + h * dim;
+    prepare_head(query, rope->q_weight, rope, position);
+    for (int i = 0; i < dim; i++) query[i] *= rope->scale;
+  }
+  float *key = row + (rope->heads + kv_head) * dim;
+  prepare_head(key, rope->k_weight, rope, position);
+  const int64_t page = page_of(cache, step, step->token_rows[token], position);
+  write_key(cache, page, kv_head, position % cache->page_tokens, key);
+  write_value(cache, page, kv_head, position % cache->page_tokens, key + cache->kv_heads * dim);
+}
+
+void run_rope_kv(void *op, const struct step *step, const struct worker *worker) {
+  const struct rope_kv *rope = op;
+  const int64_t heads = rope->cache.kv_heads;
+  const int64_t items = step->tokens_count * heads;
+  const int64_t end = share_begin(items, worker->thread + 1, worker->threads);
+  for (int64_t item = share_begin(items, worker->thread, worker->threads); item < end; item++)
+    prepare_token(rope, step, item / heads, (int)(item % heads));
+}

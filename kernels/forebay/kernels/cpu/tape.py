@@ -1,0 +1,96 @@
+"""A tape: ops that one call of the library runs in order inside one parallel region, with a barrier after each.
+
+Shapes and pointers are fixed when the tape is built; a run brings the step's tokens, rows and page tables. The same ops
+run alone on a tape of one. A tape is not reentrant: one run at a time. The interpreter lock is free during a run.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from forebay.kernels.cpu.library import CpuLibrary
+from forebay.kernels.cpu.op import Op
+from forebay.kernels.cpu.records import MAX_GROUPS, StepRecord
+
+NO_TOKENS = np.zeros(0, dtype=np.int64)
+BLOCK_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a run works on. Row r has `counts[r]` consecutive tokens from `starts[r]`; all int64 but the tables.
+
+    `tables[g]` is int32 [rows, width]: page ids of layer group g. `sampled` are flat token indices.
+    """
+
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    tables: tuple[NDArray[np.int32], ...]
+    sampled: NDArray[np.int64] = field(default_factory=lambda: NO_TOKENS)
+
+
+class Tape:
+    """Ops with their working memory. `max_tokens` bounds the tokens of a step; `threads` defaults to torch's."""
+
+    def __init__(self, library: CpuLibrary, ops: Sequence[Op], max_tokens: int, threads: int | None = None) -> None:
+        self._library = library
+        self._ops = tuple(ops)
+        self._max_tokens = max_tokens
+        self._threads = threads or torch.get_num_threads()
+        self._pointers = (ctypes.c_void_p * len(ops))(*[ctypes.addressof(op.record) for op in ops])
+        # A multiple of a cache line, so that threads do not share one.
+        self._scratch_bytes = -(-max((op.scratch_bytes for op in ops), default=0) // 64) * 64
+        self._scratch = torch.zeros(self._threads * self._scratch_bytes + 64, dtype=torch.uint8)
+        self._token_rows = np.zeros(max_tokens, dtype=np.int32)
+        self._blocks = np.zeros((max_tokens, BLOCK_BYTES), dtype=np.uint8)
+
+    def run(self, step: Step) -> None:
+        """Run all ops; outputs are in the buffers that the ops were built with. `ValueError` for a malformed step."""
+        record = self._record(step)
+        self._library.handle.forebay_run(self._pointers, len(self._ops), ctypes.byref(record))
+
+    def _record(self, step: Step) -> StepRecord:
+        _check(step, self._max_tokens)
+        record = StepRecord(
+            tokens_count=len(step.tokens),
+            rows_count=len(step.starts),
+            sampled_count=len(step.sampled),
+            tokens=step.tokens.ctypes.data,
+            positions=step.positions.ctypes.data,
+            starts=step.starts.ctypes.data,
+            counts=step.counts.ctypes.data,
+            sampled=step.sampled.ctypes.data,
+            token_rows=self._token_rows.ctypes.data,
+            blocks=self._blocks.ctypes.data,
+            scratch=-(-self._scratch.data_ptr() // 64) * 64,
+            scratch_bytes=self._scratch_bytes,
+            threads=self._threads,
+            bf16_instructions=self._library.bf16_instructions,
+        )
+        for group, table in enumerate(step.tables):
+            record.tables[group] = table.ctypes.data
+            record.table_widths[group] = table.shape[1]
+        return record
+
+
+def _check(step: Step, max_tokens: int) -> None:
+    flat = (step.tokens, step.positions, step.starts, step.counts, step.sampled)
+    if any(array.dtype != np.int64 or not array.flags.c_contiguous or array.ndim != 1 for array in flat):
+        raise ValueError("step: tokens, positions, starts, counts and sampled are contiguous int64 vectors")
+    if len(step.tokens) > max_tokens or len(step.positions) != len(step.tokens):
+        raise ValueError(
+            f"step: {len(step.tokens)} tokens and {len(step.positions)} positions, the tape has {max_tokens}"
+        )
+    if len(step.starts) != len(step.counts) or len(step.tables) > MAX_GROUPS:
+        raise ValueError(f"step: {len(step.starts)} starts, {len(step.counts)} counts, {len(step.tables)} tables")
+    if len(step.starts) and int((step.starts + step.counts).max()) > len(step.tokens):
+        raise ValueError("step: a row ends after the last token")
+    for table in step.tables:
+        if table.dtype != np.int32 or not table.flags.c_contiguous or table.shape[:1] != (len(step.starts),):
+            raise ValueError(f"step: a page table is {table.dtype}{list(table.shape)}, expected int32 [rows, width]")
