@@ -23,6 +23,7 @@ class Bounds:
     key: int = 64
     recursion: int = 5
     any_depth: int = 4
+    object_depth: int = 6
 
     def document(self) -> dict[str, Any]:
         """The bounds as a JSON object."""

@@ -1,0 +1,90 @@
+"""Compiles a grammar source: the text or artifact that the core's matchers are built from. Runs in the compile process.
+
+JSON schemas are lowered by us, so both libraries enforce the same thing; `auto` takes llguidance, which can do all that
+the lowering needs, and xgrammar for its own EBNF. A grammar is tried on its first token before it is given out.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from forebay.contract.errors import InvalidRequest
+from forebay.engine.structured import llguidance_matcher
+from forebay.engine.structured.ecma import BadPattern, pattern_term
+from forebay.engine.structured.emit_lark import lark_grammar
+from forebay.engine.structured.lower import Lowering
+from forebay.engine.structured.matcher import GrammarFault
+from forebay.engine.structured.source import GrammarSource, SourceKind
+from forebay.engine.structured.terms import Lexeme, Term
+from forebay.engine.structured.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What goes to the core: the library and what it builds from."""
+
+    backend: str
+    payload: str
+
+
+def grammar_terms(source: GrammarSource) -> tuple[dict[str, Term], Term]:
+    """Rules and start of a source that is lowered by us; `InvalidRequest` names what is not supported."""
+    lowering = Lowering(source.bounds)
+    try:
+        start = _START[source.kind](lowering, source)
+    except RecursionError:
+        raise InvalidRequest(f"{source.param}: is nested too deeply", param=source.param) from None
+    except InvalidRequest as error:
+        if error.param is None:
+            raise InvalidRequest(f"{source.param}: {error.message}", param=source.param) from error
+        raise
+    return lowering.rules, start
+
+
+def _json_object(lowering: Lowering, source: GrammarSource) -> Term:
+    term = lowering.any_object(source.bounds.object_depth)
+    if term is None:
+        raise InvalidRequest("no object fits the bounds", param=source.param)
+    return term
+
+
+def _json_schema(lowering: Lowering, source: GrammarSource) -> Term:
+    return lowering.schema(json.loads(source.text), source.param)
+
+
+def _regex(lowering: Lowering, source: GrammarSource) -> Term:
+    try:
+        term = pattern_term(f"^(?:{source.text})$", lowering.bounds.string)
+    except BadPattern as error:
+        raise InvalidRequest(f"{source.param}: this pattern is not supported: {error}", param=source.param) from error
+    if term is None:
+        raise InvalidRequest(f"{source.param}: no text matches this pattern", param=source.param)
+    return Lexeme(term)
+
+
+_START: Final[dict[SourceKind, Callable[[Lowering, GrammarSource], Term]]] = {
+    SourceKind.JSON_OBJECT: _json_object,
+    SourceKind.JSON_SCHEMA: _json_schema,
+    SourceKind.REGEX: _regex,
+}
+
+
+def compile_source(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
+    """The compiled grammar of a source; `InvalidRequest` naming the field when it does not compile."""
+    try:
+        if source.kind in _START:
+            rules, start = grammar_terms(source)
+            return _llguidance(lark_grammar(rules, start), vocabulary)
+        return _llguidance(source.text, vocabulary)
+    except GrammarFault as error:
+        raise InvalidRequest(f"{source.param}: {error.message}", param=source.param) from error
+
+
+def _llguidance(grammar: str, vocabulary: Vocabulary) -> Compiled:
+    prototype = llguidance_matcher.build(vocabulary, grammar)
+    matcher = llguidance_matcher.LlguidanceMatcher(prototype, vocabulary, ())
+    matcher.fill(np.zeros(vocabulary.words, np.int32))
+    return Compiled("llguidance", grammar)
