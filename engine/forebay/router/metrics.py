@@ -11,6 +11,7 @@ ROUTES = {
     b"/v1/chat/completions": "chat_completions",
     b"/v1/completions": "completions",
     b"/v1/embeddings": "embeddings",
+    b"/v1/responses": "responses",
     b"/v1/models": "models",
     b"/tokenize": "tokenize",
     b"/detokenize": "detokenize",

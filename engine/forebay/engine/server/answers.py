@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from forebay.engine.messages import Logprobs, SpeculationCounts
 from forebay.engine.server.choices import Delta, Outcome
+from forebay.engine.server.conversation import ToolCall
 from forebay.engine.text import TextCodec
 
 
@@ -19,6 +20,18 @@ class Answer:
     text: str
     outcome: Outcome
     logprobs: list[tuple[int, Logprobs]] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+
+    def take(self, delta: Delta) -> None:
+        """Add everything of a delta but its text, which the caller joins once."""
+        self.logprobs += delta.logprobs
+        for piece in delta.calls:
+            if piece.name:
+                self.calls.append(ToolCall(piece.id, piece.name, ""))
+            call = self.calls[piece.place]
+            self.calls[piece.place] = ToolCall(call.id, call.name, call.arguments + piece.arguments)
+        if delta.outcome is not None:
+            self.outcome = delta.outcome
 
 
 @dataclass(frozen=True, slots=True)

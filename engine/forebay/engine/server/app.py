@@ -28,7 +28,7 @@ from forebay.contract.names import (
 from forebay.engine.server import documents
 from forebay.engine.server.errors import problem_of, problem_of_status
 from forebay.engine.server.fields import parse_object
-from forebay.engine.server.generate import CHAT, COMPLETIONS, TENANT_KEY, handler, read_body
+from forebay.engine.server.generate import CHAT, COMPLETIONS, RESPONSES, TENANT_KEY, handler, read_body
 from forebay.engine.server.openai import parse_detokenize, parse_tokenize
 from forebay.engine.server.service import Service
 
@@ -49,6 +49,7 @@ def build_app(service: Service, api_keys: Mapping[str, str]) -> web.Application:
     app.on_response_prepare.append(_on_prepare(service))
     app.router.add_post("/v1/chat/completions", handler(service, CHAT))
     app.router.add_post("/v1/completions", handler(service, COMPLETIONS))
+    app.router.add_post("/v1/responses", handler(service, RESPONSES))
     app.router.add_post("/tokenize", _tokenize(service))
     app.router.add_post("/detokenize", _detokenize(service))
     app.router.add_get("/v1/models", _models(service))

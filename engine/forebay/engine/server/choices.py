@@ -30,6 +30,16 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPiece:
+    """A piece of the tool call at `place` of one answer: `name` opens it, `arguments` is more of its JSON text."""
+
+    place: int
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """New text of one answer; with `outcome` set it is the last. `logprobs` has (token id, log probabilities)."""
 
@@ -37,6 +47,7 @@ class Delta:
     text: str
     outcome: Outcome | None
     logprobs: Sequence[tuple[int, Logprobs]] = ()
+    calls: Sequence[CallPiece] = ()
 
 
 class Choice:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from forebay.engine.server.answers import Answer, CompletionLogprobs, Usage, Writer, chat_logprobs
-from forebay.engine.server.choices import Delta, Outcome
+from forebay.engine.server.choices import CallPiece, Delta, Outcome
 from forebay.engine.text import TextCodec
 
 SSE_DONE = b"data: [DONE]\n\n"
@@ -47,6 +47,24 @@ def _ending(outcome: Outcome) -> dict[str, Any]:
     return ending
 
 
+def _message(answer: Answer) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+    if answer.calls:
+        message["content"] = answer.text or None
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
+    return message
+
+
+def _call_delta(piece: CallPiece) -> dict[str, Any]:
+    if piece.name:
+        function = {"name": piece.name, "arguments": piece.arguments}
+        return {"index": piece.place, "id": piece.id, "type": "function", "function": function}
+    return {"index": piece.place, "function": {"arguments": piece.arguments}}
+
+
 class ChatForm:
     """Shapes of /v1/chat/completions and /v1/completions."""
 
@@ -66,7 +84,7 @@ class ChatForm:
         head = self._head
         logprobs = None
         if head.is_chat:
-            content: dict[str, Any] = {"message": {"role": "assistant", "content": answer.text, "refusal": None}}
+            content: dict[str, Any] = {"message": _message(answer)}
             if head.logprobs is not None:
                 logprobs = chat_logprobs(self._codec, answer.logprobs)
         else:
@@ -97,7 +115,7 @@ class ChunkWriter:
         start = self._opened.get(delta.index)
         if start is None:
             return self._open(delta)
-        if delta.outcome is None and not delta.logprobs:
+        if delta.outcome is None and not delta.logprobs and not delta.calls:
             # The common case: plain text in the middle of an answer.
             return start + orjson.dumps(delta.text) + self._middle if delta.text else b""
         return self._full(delta)
@@ -123,6 +141,9 @@ class ChunkWriter:
         events = b""
         if delta.text or logprobs is not None:
             events = self._chunk(delta.index, {"delta": {"content": delta.text}}, logprobs, None)
+        if delta.calls:
+            calls = [_call_delta(piece) for piece in delta.calls]
+            events += self._chunk(delta.index, {"delta": {"tool_calls": calls}}, None, None)
         if delta.outcome is not None:
             events += self._chunk(delta.index, {"delta": {}}, None, delta.outcome)
         return events

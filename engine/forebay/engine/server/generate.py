@@ -21,6 +21,8 @@ from forebay.engine.server.exchange import Exchange
 from forebay.engine.server.fields import parse_object
 from forebay.engine.server.limits import RequestLimits
 from forebay.engine.server.openai import GenerateRequest, parse_chat, parse_completion
+from forebay.engine.server.responses_documents import ResponseHead, ResponsesForm
+from forebay.engine.server.responses_request import parse_responses
 from forebay.engine.server.service import Service
 from forebay.engine.server.stream import EventStream
 from forebay.engine.structured.outcome import INCOMPLETE_HEADER
@@ -53,6 +55,17 @@ def _chat_form(prefix: str, *, is_chat: bool) -> MakeForm:
 
 CHAT = Endpoint("chat", parse_chat, _chat_form("chatcmpl", is_chat=True))
 COMPLETIONS = Endpoint("completions", parse_completion, _chat_form("cmpl", is_chat=False))
+
+
+def _responses_form(exchange: Exchange, parsed: GenerateRequest) -> Form:
+    service = exchange.service
+    created_s = int(service.clock.wall_s())
+    has_logprobs = parsed.logprobs is not None
+    head = ResponseHead(service.answer_id("resp"), created_s, parsed.model, parsed.echo, has_logprobs)
+    return ResponsesForm(head, exchange.text.codec)
+
+
+RESPONSES = Endpoint("responses", parse_responses, _responses_form)
 
 
 def handler(service: Service, endpoint: Endpoint) -> Handler:
@@ -147,9 +160,7 @@ async def _whole(
     async for batch in deltas:
         for delta in batch:
             texts[delta.index].append(delta.text)
-            answers[delta.index].logprobs += delta.logprobs
-            if delta.outcome is not None:
-                answers[delta.index].outcome = delta.outcome
+            answers[delta.index].take(delta)
     for answer, parts in zip(answers, texts, strict=True):
         answer.text = "".join(parts)
     shown = exchange.best(answers, parsed)

@@ -6,7 +6,7 @@ Counters of the core come with its load reports; the API process counts requests
 from forebay.contract.promtext import Registry
 from forebay.engine.messages import Load
 
-ENDPOINTS = ("chat", "completions")
+ENDPOINTS = ("chat", "completions", "responses", "embeddings")
 PHASES = ("body", "prepare", "waiting", "streaming")
 OUTCOMES = ("stop", "length", "tool_calls", "deadline", "cancelled", "invalid", "overloaded", "unavailable", "error")
 _LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)

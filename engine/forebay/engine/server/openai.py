@@ -5,7 +5,8 @@ Everything is bounded before any work is done with it. Every problem is an `Inva
 Called by the handlers; token counts are checked there, after encoding.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forebay.contract.errors import InvalidRequest
@@ -62,6 +63,7 @@ class GenerateRequest:
 
     `sampling` has no seed: `seed` is None when the server is to pick one. `max_tokens` is None when the client named
     none, and `max_tokens_field` is the field it used. `logprobs` is how many alternatives to show, None for none.
+    `echo` is what the answer repeats of the request.
     """
 
     model: str
@@ -82,6 +84,7 @@ class GenerateRequest:
     stream: bool
     include_usage: bool
     record: bool
+    echo: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def tools(self) -> tuple[Tool, ...]:
