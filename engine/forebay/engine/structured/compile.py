@@ -6,7 +6,6 @@ the lowering needs, and xgrammar for its own EBNF. A grammar is tried on its fir
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,19 +14,12 @@ from forebay.contract.errors import InvalidRequest
 from forebay.engine.structured import llguidance_matcher
 from forebay.engine.structured.ecma import BadPattern, pattern_term
 from forebay.engine.structured.emit_lark import lark_grammar
+from forebay.engine.structured.frames import Compiled
 from forebay.engine.structured.lower import Lowering
 from forebay.engine.structured.matcher import GrammarFault
 from forebay.engine.structured.source import GrammarSource, SourceKind
 from forebay.engine.structured.terms import Lexeme, Term
 from forebay.engine.structured.vocabulary import Vocabulary
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """What goes to the core: the library and what it builds from."""
-
-    backend: str
-    payload: str
 
 
 def grammar_terms(source: GrammarSource) -> tuple[dict[str, Term], Term]:
@@ -70,6 +62,18 @@ _START: Final[dict[SourceKind, Callable[[Lowering, GrammarSource], Term]]] = {
     SourceKind.JSON_SCHEMA: _json_schema,
     SourceKind.REGEX: _regex,
 }
+
+
+def backend_of(source: GrammarSource) -> str:
+    """The library that a source is for: the configured one, or the one that enforces its language exactly."""
+    if source.backend != "auto":
+        return source.backend
+    return "xgrammar" if source.kind is SourceKind.GRAMMAR else "llguidance"
+
+
+def prepare(source: GrammarSource, vocabulary: Vocabulary) -> None:
+    """Load the library and its vocabulary: once, and not part of any compilation's time."""
+    _ = vocabulary.xgrammar if backend_of(source) == "xgrammar" else vocabulary.llguidance
 
 
 def compile_source(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:

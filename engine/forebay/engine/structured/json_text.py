@@ -17,18 +17,21 @@ from forebay.engine.structured.terms import (
     Both,
     Chars,
     Lexeme,
+    Ranges,
     Repeat,
     Seq,
     Term,
     Text,
     Without,
     alt,
+    both,
     chars,
     complement,
     lexeme,
     overlap,
     repeat,
     seq,
+    without,
 )
 
 _ESCAPES: Final = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
@@ -43,12 +46,9 @@ def encoded(term: Term) -> Term | None:
     """The JSON text, without quotes, of the strings of a regular term; None when none can be written."""
     match term:
         case Chars(ranges):
-            escaped = [
-                Text("\\" + letter) for char, letter in _ESCAPES.items() if overlap(ranges, ((ord(char), ord(char)),))
-            ]
-            return alt([chars(*overlap(ranges, _PLAIN)), *escaped])
+            return _encoded_chars(ranges)
         case Text(text):
-            return None if any(char < " " and char not in _ESCAPES for char in text) else Text(json_string(text)[1:-1])
+            return _encoded_text(text)
         case Seq(items):
             return seq(*map(encoded, items))
         case Alt(items):
@@ -56,13 +56,21 @@ def encoded(term: Term) -> Term | None:
         case Repeat(item, minimum, maximum):
             return repeat(encoded(item), minimum, maximum)
         case Both(left, right):
-            a, b = encoded(left), encoded(right)
-            return None if a is None or b is None else Both(a, b)
+            return both(encoded(left), encoded(right))
         case Without(left, right):
-            a, b = encoded(left), encoded(right)
-            return a if a is None or b is None else Without(a, b)
+            return without(encoded(left), encoded(right))
         case _:
             raise TypeError("only regular terms can be strings")
+
+
+def _encoded_chars(ranges: Ranges) -> Term | None:
+    escaped = [Text("\\" + letter) for char, letter in _ESCAPES.items() if overlap(ranges, ((ord(char), ord(char)),))]
+    return alt([chars(*overlap(ranges, _PLAIN)), *escaped])
+
+
+def _encoded_text(text: str) -> Term | None:
+    is_writable = all(char >= " " or char in _ESCAPES for char in text)
+    return Text(json_string(text)[1:-1]) if is_writable else None
 
 
 def json_string(text: str) -> str:

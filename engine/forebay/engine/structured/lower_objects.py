@@ -14,13 +14,13 @@ from forebay.engine.structured.schema_parts import Conjunction, Flat, Located, S
 from forebay.engine.structured.schema_values import matches
 from forebay.engine.structured.terms import (
     EMPTY,
-    Both,
     Term,
     Text,
-    Without,
     alt,
+    both,
     repeat,
     seq,
+    without,
 )
 
 if TYPE_CHECKING:
@@ -47,6 +47,10 @@ class _Members:
         low = self.low if self.low > self.required else 1
         high = self.high + 1 if self.high is not None and self.high < len(self.slots) else 1
         return max(1, low, high)
+
+    def is_full(self, count: int) -> bool:
+        """Whether no member may follow `count` others, when all are counted."""
+        return self.high is not None and self.counted > self.high and count >= self.high
 
 
 class ObjectLowering:
@@ -93,16 +97,13 @@ class ObjectLowering:
         after = [self._ending(members, count) for count in range(cap + 1)]
         for place in range(len(members.slots) - 1, -1, -1):
             member, is_required = members.slots[place]
-            before: list[Term | None] = []
+            here = []
             for count in range(min(place, cap) + 1):
                 whole.count_place()
-                is_over = members.high is not None and cap > members.high and count >= members.high
-                following = None if is_over else after[min(count + 1, cap)]
+                following = None if members.is_full(count) else after[min(count + 1, cap)]
                 with_it = seq(whole.marks.comma if count else EMPTY, member, following)
-                without = None if is_required else after[count]
-                both = alt([with_it, without])
-                before.append(both if is_required else whole.fresh(both))
-            after = before
+                here.append(with_it if is_required else whole.fresh(alt([with_it, after[count]])))
+            after = here
         return after[0]
 
     def _ending(self, members: _Members, count: int) -> Term | None:
@@ -134,10 +135,10 @@ class ObjectLowering:
         options = []
         for name in patterns:
             others = alt(term for other, term in found.items() if other != name)
-            options.append(self._member(_both(keys, _without(found[name], others)), self._governing(flat, name), scope))
+            options.append(self._member(both(keys, without(found[name], others)), self._governing(flat, name), scope))
         says_rest = any(part.additional is not None for part in flat.objects) or not patterns
         if says_rest:
-            options.append(self._member(_without(keys, alt(found.values())), self._governing(flat, None), scope))
+            options.append(self._member(without(keys, alt(found.values())), self._governing(flat, None), scope))
         return owner.whole.fresh(alt(options))
 
     def _governing(self, flat: Flat, pattern: str | None) -> Conjunction:
@@ -166,12 +167,4 @@ class ObjectLowering:
             return alt(Text(name) for name in allowed if self._owner.judge.allows(flat.names, name))
         if "string" not in names.kinds:
             return None
-        return _both(keys, self._owner.string(names))
-
-
-def _both(left: Term | None, right: Term | None) -> Term | None:
-    return None if left is None or right is None else Both(left, right)
-
-
-def _without(left: Term | None, right: Term | None) -> Term | None:
-    return left if left is None or right is None else Without(left, right)
+        return both(keys, self._owner.string(names))

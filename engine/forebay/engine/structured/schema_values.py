@@ -28,6 +28,7 @@ class Judge:
 
     def __init__(self, references: References) -> None:
         self._references = references
+        self._listed: dict[str, frozenset[str]] = {}
 
     def allows(self, conjunction: Conjunction, value: Any, depth: int = 0) -> bool:
         """Whether every subschema allows the value; deeper nesting than `_MAX_DEPTH` is not allowed."""
@@ -39,11 +40,17 @@ class Judge:
         flat = own_keywords(at)
         return (
             _has_type(value, flat)
-            and (flat.enum is None or identity(value) in {identity(item) for item in flat.enum})
+            and (flat.enum is None or identity(value) in self._identities(at, flat.enum))
             and self._of_type(flat, value, depth)
             and all(self.allows((inner,), value, depth + 1) for inner in self._parts(at))
             and all(self._chosen(choice.branches, value, depth, exclusive=choice.exclusive) for choice in flat.choices)
         )
+
+    def _identities(self, at: Located, values: tuple[Any, ...]) -> frozenset[str]:
+        """The values of an `enum`, made comparable once."""
+        if at.pointer not in self._listed:
+            self._listed[at.pointer] = frozenset(map(identity, values))
+        return self._listed[at.pointer]
 
     def _parts(self, at: Located) -> Iterator[Located]:
         if isinstance(at.schema, dict):

@@ -114,6 +114,16 @@ def repeat(item: Term | None, minimum: int, maximum: int) -> Term | None:
     return item if minimum == maximum == 1 else Repeat(item, minimum, maximum)
 
 
+def both(left: Term | None, right: Term | None) -> Term | None:
+    """Texts of both regular terms."""
+    return None if left is None or right is None else Both(left, right)
+
+
+def without(left: Term | None, right: Term | None) -> Term | None:
+    """Texts of the left regular term that the right one does not have."""
+    return left if left is None or right is None else Without(left, right)
+
+
 def lexeme(term: Term | None) -> Term | None:
     """The term as one lexical unit."""
     return None if term is None else Lexeme(term)
