@@ -57,6 +57,7 @@ sim: setup ## N seeded operator simulations: make sim N=10000 SEED=1
 bench: bench-engine bench-router ## figures beside peers, into tests/bench/results
 
 bench-engine: setup
+	@$(PYTHON) hack/setup.py engine-peers
 	@$(PY) tests/bench/engine.py
 
 bench-router: setup

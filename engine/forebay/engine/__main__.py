@@ -1,4 +1,4 @@
-"""Command line of the engine: serve, describe, fetch, drain.
+"""Command line of the engine: serve, describe, fetch, drain, bench.
 
 Flags of `serve` are the configuration keys; their texts are parsed by `config.py`, so that a mistake reads the same
 from a flag as from a file. Errors of the user are one line on standard error and exit code 2.
@@ -77,11 +77,28 @@ def _parser() -> argparse.ArgumentParser:
     draining.add_argument("--host", default="127.0.0.1")
     draining.add_argument("--port", type=int, default=PORT_ENGINE)
     draining.add_argument("--timeout-s", type=float, default=300.0)
+    benching = commands.add_parser("bench", help="put load on a running engine and measure", allow_abbrev=False)
+    benching.set_defaults(run=_bench)
+    _bench_flags(benching)
     core = commands.add_parser("core", allow_abbrev=False)
     core.set_defaults(run=_core)
     core.add_argument("--descriptor", type=int, required=True)
     core.add_argument("--log-level", default="info")
     return parser
+
+
+def _bench_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", required=True, help="base URL of the engine, http://HOST:PORT")
+    parser.add_argument("--model", default="", help="model name; empty takes the first that is served")
+    parser.add_argument("--api-key-file", type=Path, help="file with the API key")
+    parser.add_argument("--requests", type=int, default=32, help="requests to send")
+    parser.add_argument("--concurrency", type=int, default=8, help="requests in flight")
+    parser.add_argument("--prompt-tokens", type=int, default=155, help="random tokens of each prompt")
+    parser.add_argument("--output-tokens", type=int, default=64, help="tokens of each answer")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the prompts; a seed used before finds them in the cache"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _unknown_flag(text: str) -> InvalidSpec:
@@ -149,6 +166,21 @@ def _fetch(arguments: argparse.Namespace) -> int:
 
 def _drain(arguments: argparse.Namespace) -> int:
     return drain(arguments.host, arguments.port, arguments.timeout_s, print)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from forebay.engine.bench import Plan, bench, first_model, target_of  # noqa: PLC0415 - as in _serve
+
+    key = arguments.api_key_file.read_text(encoding="utf-8").strip() if arguments.api_key_file else ""
+    target = target_of(arguments.url, arguments.model, key)
+    plan = Plan(
+        requests=arguments.requests,
+        concurrency=arguments.concurrency,
+        prompt_tokens=arguments.prompt_tokens,
+        output_tokens=arguments.output_tokens,
+        seed=arguments.seed,
+    )
+    return bench(first_model(target), plan, print, as_json=arguments.json)
 
 
 def _core(arguments: argparse.Namespace) -> int:
