@@ -6,6 +6,7 @@ the lowering needs, and xgrammar for its own EBNF. A grammar is tried on its fir
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from forebay.engine.structured.ecma import BadPattern, pattern_term
 from forebay.engine.structured.emit_lark import lark_grammar
 from forebay.engine.structured.frames import Compiled
 from forebay.engine.structured.lower import Lowering
+from forebay.engine.structured.lower_tools import tags_term, tools_term
 from forebay.engine.structured.matcher import GrammarFault
 from forebay.engine.structured.source import GrammarSource, SourceKind
 from forebay.engine.structured.terms import Lexeme, Term
@@ -57,10 +59,28 @@ def _regex(lowering: Lowering, source: GrammarSource) -> Term:
     return Lexeme(term)
 
 
+def _tools(lowering: Lowering, source: GrammarSource) -> Term:
+    document = json.loads(source.text)
+    answer = document["answer"]
+    if answer is None:
+        return tools_term(lowering, document, None)
+    inner = replace(source, kind=SourceKind(answer["kind"]), text=answer["text"], param=answer["param"])
+    if inner.kind not in _START:
+        text = f"{inner.param}: {inner.kind.value} cannot be combined with tools; use a JSON schema or a pattern"
+        raise InvalidRequest(text, param=inner.param)
+    return tools_term(lowering, document, _START[inner.kind](lowering, inner))
+
+
+def _tags(lowering: Lowering, source: GrammarSource) -> Term:
+    return tags_term(lowering, json.loads(source.text), source.param)
+
+
 _START: Final[dict[SourceKind, Callable[[Lowering, GrammarSource], Term]]] = {
     SourceKind.JSON_OBJECT: _json_object,
     SourceKind.JSON_SCHEMA: _json_schema,
     SourceKind.REGEX: _regex,
+    SourceKind.TOOLS: _tools,
+    SourceKind.STRUCTURAL_TAG: _tags,
 }
 
 

@@ -9,6 +9,7 @@ from forebay.engine.structured.terms import (
     Alt,
     Both,
     Chars,
+    Free,
     Lexeme,
     Ranges,
     Repeat,
@@ -129,6 +130,8 @@ def regex(term: Term) -> str:
             return f"{_grouped(item)}{{{minimum},{maximum}}}"
         case Lexeme(inner):
             return regex(inner)
+        case Free():
+            return "(?s:.)*"
         case _:
             raise TypeError(f"{type(term).__name__} is not plain")
 

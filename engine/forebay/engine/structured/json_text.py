@@ -122,18 +122,18 @@ class Marks:
 
     def __init__(self, whitespace: int) -> None:
         blank = repeat(_BLANK, 0, whitespace)
-        self._blank = EMPTY if blank is None else blank
-        self.comma = self._mark(self._blank, Text(","), self._blank)
-        self.open_object = self._mark(Text("{"), self._blank)
-        self.close_object = self._mark(self._blank, Text("}"))
-        self.empty_object = self._mark(Text("{"), self._blank, Text("}"))
-        self.open_array = self._mark(Text("["), self._blank)
-        self.close_array = self._mark(self._blank, Text("]"))
-        self.empty_array = self._mark(Text("["), self._blank, Text("]"))
+        self.blank = EMPTY if blank is None else blank
+        self.comma = self._mark(self.blank, Text(","), self.blank)
+        self.open_object = self._mark(Text("{"), self.blank)
+        self.close_object = self._mark(self.blank, Text("}"))
+        self.empty_object = self._mark(Text("{"), self.blank, Text("}"))
+        self.open_array = self._mark(Text("["), self.blank)
+        self.close_array = self._mark(self.blank, Text("]"))
+        self.empty_array = self._mark(Text("["), self.blank, Text("]"))
 
     def key(self, name: Term) -> Term | None:
         """A key out of a regular term's strings, and its colon."""
-        return lexeme(seq(_QUOTE, encoded(name), _QUOTE, self._blank, Text(":"), self._blank))
+        return lexeme(seq(_QUOTE, encoded(name), _QUOTE, self.blank, Text(":"), self.blank))
 
     @staticmethod
     def _mark(*parts: Term) -> Term:

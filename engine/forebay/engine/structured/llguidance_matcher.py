@@ -30,6 +30,9 @@ def build(vocabulary: Vocabulary, grammar: str) -> Any:
         verbose_errors=False,
     )
     matcher = llguidance.LLMatcher(vocabulary.llguidance, grammar, log_level=0, limits=limits)
+    if not matcher.is_error():
+        # What the first mask finds out about the grammar is shared by all copies.
+        matcher.compute_bitmask()
     if matcher.is_error():
         raise GrammarFault(f"the grammar does not compile: {matcher.get_error()}")
     return matcher

@@ -77,6 +77,14 @@ class StructuredRequest:
     tools: tuple[Tool, ...] = ()
 
     @property
+    def free_text(self) -> bool:
+        """Whether plain prose is a complete answer too: tools that may be called, and no other form asked for."""
+        if self.source.kind is not SourceKind.TOOLS:
+            return False
+        document = orjson.loads(self.source.text)
+        return document["mode"] == "auto" and document["answer"] is None
+
+    @property
     def is_json(self) -> bool:
         """Whether every complete answer is one JSON document."""
         return self.source.kind in JSON_KINDS

@@ -30,7 +30,7 @@ class _Entry:
 
 
 class Grammars:
-    """The grammars of one engine. `send` writes to the core; `core_bytes` bounds the payloads of unused grammars there."""
+    """The grammars of one engine. `send` writes to the core; `core_bytes` bounds payloads that no request uses."""
 
     def __init__(self, compiler: Compiler, send: Callable[[Message], None], core_bytes: int) -> None:
         self._compiler = compiler

@@ -2,7 +2,7 @@
 
 A term stands for a set of texts; `None` stands for the empty set, and the builders below carry it through. Regular
 terms (no `Rule`) may be wrapped in a `Lexeme`, one lexical unit. `emit_lark.py` and `emit_ebnf.py` write them out.
-Every repetition has a maximum, so every walk through a grammar without recursion ends.
+Every repetition has a maximum, so every walk through a grammar without recursion and without `Free` text ends.
 """
 
 from collections.abc import Iterable
@@ -73,13 +73,19 @@ class Lexeme:
 
 
 @dataclass(frozen=True, slots=True)
+class Free:
+    """Any text at all, without a bound: for prose around constrained parts."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """A reference to a named rule."""
 
     name: str
 
 
-Term = Chars | Text | Seq | Alt | Repeat | Both | Without | Lexeme | Rule
+Term = Chars | Text | Seq | Alt | Repeat | Both | Without | Lexeme | Free | Rule
+FREE: Final = Free()
 EMPTY: Final = Text("")
 _LAST: Final = 0x10FFFF
 
@@ -184,4 +190,4 @@ def lengths(term: Term) -> tuple[int, int]:
         case Without(left, _) | Lexeme(left):
             return lengths(left)
         case _:
-            raise TypeError("a rule has no length")
+            raise TypeError("only bounded regular terms have a length")
