@@ -4,14 +4,25 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from forebay.engine.limits import SchedulerLimits
-from forebay.engine.plan import StepEvents, StepPlan
+from forebay.engine.limits import PoolGroup, SchedulerLimits
+from forebay.engine.plan import StepEvents, StepPlan, TokenLogprobs
 from forebay.engine.request import Ended, NewRequest, SamplingParams
 from forebay.engine.scheduler import Scheduler
 from script_runner import ScriptHandle, ScriptRunner
 
+
+def full(pages: int) -> tuple[PoolGroup, ...]:
+    """One layer group that sees everything."""
+    return (PoolGroup("full", pages),)
+
+
+def hybrid(full_pages: int, sliding_pages: int, window_tokens: int) -> tuple[PoolGroup, ...]:
+    """A group that sees everything beside one with a window."""
+    return (PoolGroup("full", full_pages), PoolGroup("sliding", sliding_pages, window_tokens))
+
+
 LIMITS = SchedulerLimits(
-    pages=64,
+    groups=full(64),
     page_tokens=4,
     max_running=8,
     max_waiting=16,
@@ -41,12 +52,21 @@ def request(request_id: int, prompt: Iterable[int] = range(10), **changes: objec
 class Drive:
     """A scheduler with a script runner; collects tokens and ends by request."""
 
-    def __init__(self, limits: SchedulerLimits = LIMITS, fault_step: int | None = None) -> None:
+    def __init__(
+        self,
+        limits: SchedulerLimits = LIMITS,
+        fault_step: int | None = None,
+        acceptance: float = 0.5,
+        eagerness: float = 1.0,
+    ) -> None:
         self.limits = limits
         self.scheduler = Scheduler(limits, b"model")
-        self.runner = ScriptRunner(limits.page_tokens, VOCABULARY, fault_step)
+        windows = [group.window_tokens for group in limits.groups]
+        self.runner = ScriptRunner(limits.page_tokens, VOCABULARY, fault_step, windows, acceptance, eagerness)
         self.launched: deque[ScriptHandle] = deque()
         self.tokens: dict[int, list[int]] = {}
+        self.logprobs: dict[int, list[TokenLogprobs | None]] = {}
+        self.started: dict[int, int] = {}
         self.ended: dict[int, Ended] = {}
         self.now_s = 0.0
 
@@ -75,9 +95,16 @@ class Drive:
     def commit(self) -> StepEvents:
         """Commit the oldest step."""
         events = self.scheduler.commit(self.launched.popleft().result(), self.now_s)
-        for request_id, token in zip(events.request_ids, events.tokens, strict=True):
+        for request_id, cached_tokens in events.started:
+            assert request_id not in self.started, "a request started twice"
+            assert request_id not in self.ended, "a start came after the end"
+            self.started[request_id] = cached_tokens
+        logprobs = events.logprobs or (None,) * len(events.tokens)
+        for request_id, token, logprob in zip(events.request_ids, events.tokens, logprobs, strict=True):
             assert request_id not in self.ended, "a token came after the end"
+            assert request_id in self.started, "a token came before the start"
             self.tokens.setdefault(request_id, []).append(token)
+            self.logprobs.setdefault(request_id, []).append(logprob)
         self.collect_ended(events.ended)
         return events
 
@@ -85,6 +112,7 @@ class Drive:
         """Note terminal events; a second one for the same request fails."""
         for event in ended:
             assert event.request_id not in self.ended, f"request {event.request_id} ended twice"
+            assert event.cached_tokens == self.started.get(event.request_id, event.cached_tokens)
             self.ended[event.request_id] = event
 
     def step(self) -> StepPlan | None:
@@ -110,6 +138,7 @@ class Drive:
         load = self.scheduler.load()
         assert self.scheduler.idle
         assert (load.running, load.waiting, load.draining_requests) == (0, 0, 0)
-        assert (load.pages_used, load.pages_held, load.pages_free) == (0, 0, self.limits.pages)
+        for pool in load.pools:
+            assert (pool.used, pool.held, pool.free) == (0, 0, pool.total)
         assert load.free_slots == self.limits.max_running
         assert load.pending_prefill_tokens == 0

@@ -2,15 +2,21 @@
 
 Each KV cell holds a rolling hash of the whole sequence up to its position, read back through the page tables. A
 wrong page table, a page reused too early, a bad copy or a lost token therefore changes the tokens, and
-`sequential_tokens` says what they must be. Used by the scheduler's tests and, in-process, by tests of the core loop.
+`sequential_tokens` says what they must be. With several layer groups every position that a group's window shows must
+agree with what was written, so a page freed too early is found at once. Drafts are right with a given probability;
+wrong ones leave their garbage in the pages, as a model would. Used by the scheduler's tests and, in-process, by tests
+of the core loop.
 """
 
+import random
 from collections.abc import Sequence
 
-from forebay.engine.plan import TOKEN_ON_DEVICE, StepPlan, StepResult
-from forebay.engine.request import NewRequest, SamplingParams
+from forebay.engine.plan import TOKEN_ON_DEVICE, StepPlan, StepResult, TokenLogprobs
+from forebay.engine.request import NewRequest, RequestKind, SamplingParams, SlotStart
 
 _MODULUS = (1 << 61) - 1
+BROKEN_GRAMMAR = "broken"
+"""Rows with this grammar key get a fault instead of their token."""
 
 
 def next_hash(before: int, token: int) -> int:
@@ -23,11 +29,22 @@ def sample_token(state: int, sampling: SamplingParams, vocabulary: int) -> int:
     return (state ^ sampling.seed) * 2_654_435_761 % _MODULUS % vocabulary
 
 
+def logprobs_of(token: int) -> TokenLogprobs:
+    """What the runner says of a token whose request wants log probabilities."""
+    return TokenLogprobs(-token / 8, ((token, -token / 8), (0, -100.0)))
+
+
+def prompt_hash(prompt: Sequence[int]) -> int:
+    """Hash of a whole prompt; its float is the vector of a request that embeds."""
+    state = 0
+    for token in prompt:
+        state = next_hash(state, token)
+    return state
+
+
 def sequential_tokens(request: NewRequest, vocabulary: int) -> list[int]:
     """What `request` gets when it runs alone to its end, without its stop token."""
-    state = 0
-    for token in request.prompt:
-        state = next_hash(state, token)
+    state = prompt_hash(request.prompt)
     tokens: list[int] = []
     while len(tokens) < request.max_new_tokens:
         token = sample_token(state, request.sampling, vocabulary)
@@ -53,51 +70,141 @@ class ScriptHandle:
         return self._result
 
 
-class ScriptRunner:
-    """Runs plans at launch, in order. From step number `fault_step` on, when given, every step fails."""
+class _Collected:
+    """The arrays of a result while it is built."""
 
-    def __init__(self, page_tokens: int, vocabulary: int, fault_step: int | None = None) -> None:
+    def __init__(self) -> None:
+        self.slots: list[int] = []
+        self.epochs: list[int] = []
+        self.counts: list[int] = []
+        self.tokens: list[int] = []
+        self.drafted: list[int] = []
+        self.logprobs: list[TokenLogprobs | None] = []
+        self.vectors: list[tuple[int, tuple[float, ...]]] = []
+        self.faults: list[tuple[int, str]] = []
+
+    def result(self, step: int) -> StepResult:
+        """The result of a step that went well."""
+        return StepResult(
+            step=step,
+            slots=tuple(self.slots),
+            epochs=tuple(self.epochs),
+            token_counts=tuple(self.counts),
+            tokens=tuple(self.tokens),
+            drafted=tuple(self.drafted),
+            logprobs=tuple(self.logprobs) if any(self.logprobs) else (),
+            vectors=tuple(self.vectors),
+            faults=tuple(self.faults),
+        )
+
+
+class ScriptRunner:
+    """Runs plans at launch, in order. From step number `fault_step` on, when given, every step fails.
+
+    `windows` are the window tokens of each layer group. A drafted token is right with probability `acceptance`, and a
+    row drafts fewer tokens than it may with probability `1 - eagerness`.
+    """
+
+    def __init__(
+        self,
+        page_tokens: int,
+        vocabulary: int,
+        fault_step: int | None = None,
+        windows: Sequence[int] = (0,),
+        acceptance: float = 0.5,
+        eagerness: float = 1.0,
+    ) -> None:
         self.vocabulary = vocabulary
         self.plans: list[StepPlan] = []
+        self.acceptance = acceptance
+        self._eagerness = eagerness
         self._page_tokens = page_tokens
         self._fault_step = fault_step
-        self._cells: dict[tuple[int, int], int] = {}
+        self._windows = tuple(windows)
+        self._cells: dict[tuple[int, int, int], int] = {}
         self._last_token: dict[int, int] = {}
-        self._sampling: dict[int, SamplingParams] = {}
+        self._starts: dict[int, SlotStart] = {}
+        self._random = random.Random(1)
 
     def launch(self, plan: StepPlan) -> ScriptHandle:
         """Compute `plan` now."""
         self.plans.append(plan)
         if self._fault_step is not None and plan.step >= self._fault_step:
             return ScriptHandle(StepResult.failed(plan.step, "scripted fault"))
-        for _, source, target, tokens in plan.copies:
+        for group, source, target, tokens in plan.copies:
             for offset in range(tokens):
-                self._cells[target, offset] = self._cells[source, offset]
-        sampled: list[tuple[int, int, int]] = []
-        flat = 0
+                self._cells[group, target, offset] = self._cells[group, source, offset]
+        collected, flat, last_tokens = _Collected(), 0, dict(self._last_token)
         for row, slot in enumerate(plan.slots):
             fresh = plan.fresh[row]
             if fresh is not None:
-                self._sampling[slot] = fresh.sampling
-            inputs = plan.tokens[flat : flat + plan.counts[row]]
+                self._starts[slot] = fresh
+            inputs = [
+                last_tokens[slot] if token == TOKEN_ON_DEVICE else token
+                for token in plan.tokens[flat : flat + plan.counts[row]]
+            ]
             flat += plan.counts[row]
-            state = self._compute(slot, plan.starts[row], inputs, plan.page_tables[0][row])
+            state = self._compute(plan, row, plan.starts[row], inputs)
             if plan.samples[row]:
-                token = sample_token(state, self._sampling[slot], self.vocabulary)
-                sampled.append((slot, plan.epochs[row], token))
-        for slot, _, token in sampled:
-            self._last_token[slot] = token
-        slots, epochs, tokens_out = zip(*sampled, strict=True) if sampled else ((), (), ())
-        return ScriptHandle(StepResult.plain(plan.step, tuple(slots), tuple(epochs), tuple(tokens_out)))
+                self._sample(plan, row, state, collected)
+        return ScriptHandle(collected.result(plan.step))
 
     def close(self) -> None:
         """Nothing to stop."""
 
-    def _compute(self, slot: int, start: int, inputs: Sequence[int], table: Sequence[int]) -> int:
-        size = self._page_tokens
-        state = 0 if start == 0 else self._cells[table[(start - 1) // size], (start - 1) % size]
+    def _sample(self, plan: StepPlan, row: int, state: int, collected: _Collected) -> None:
+        slot, start = plan.slots[row], self._starts[plan.slots[row]]
+        collected.slots.append(slot)
+        collected.epochs.append(plan.epochs[row])
+        run: list[int] = []
+        drafted = 0
+        if start.kind is RequestKind.EMBED:
+            collected.vectors.append((slot, (float(state),)))
+        elif start.grammar == BROKEN_GRAMMAR:
+            collected.faults.append((len(collected.slots) - 1, "the grammar broke"))
+        else:
+            run, drafted = self._draft(plan, row, state, start.sampling)
+            self._last_token[slot] = run[-1]
+        collected.counts.append(len(run))
+        collected.tokens += run
+        collected.drafted.append(drafted)
+        wanted = start.sampling.top_logprobs is not None
+        collected.logprobs += [logprobs_of(token) if wanted else None for token in run]
+
+    def _draft(self, plan: StepPlan, row: int, state: int, sampling: SamplingParams) -> tuple[list[int], int]:
+        """Draft, verify and write as many tokens as the row may; returns the new tokens and how many were drafted."""
+        limit, choose = plan.draft_limits[row], self._random
+        drafted = limit if choose.random() < self._eagerness else choose.randint(0, limit)
+        position = plan.starts[row] + plan.counts[row]
+        run = [sample_token(state, sampling, self.vocabulary)]
+        right, written = True, state
+        for offset in range(drafted):
+            hit = choose.random() < self.acceptance
+            guess = run[-1] if right and hit else (run[-1] + 1) % self.vocabulary
+            right = right and hit
+            written = self._compute(plan, row, position + offset, (guess,), before=written)
+            if right:
+                run.append(sample_token(written, sampling, self.vocabulary))
+        return run, drafted
+
+    def _compute(self, plan: StepPlan, row: int, start: int, inputs: Sequence[int], before: int | None = None) -> int:
+        """Write the cells of `inputs` from position `start` on; returns the hash after the last."""
+        tables = [tables[row] for tables in plan.page_tables]
+        state = before if before is not None else self._read(0, tables[0], start - 1) if start else 0
         for position, token in enumerate(inputs, start):
-            known = self._last_token[slot] if token == TOKEN_ON_DEVICE else token
-            state = next_hash(state, known)
-            self._cells[table[position // size], position % size] = state
+            state = next_hash(state, token)
+            for group, table in enumerate(tables):
+                self._cells[group, table[position // self._page_tokens], position % self._page_tokens] = state
+        self._check_windows(tables, start, start + len(inputs) - 1)
         return state
+
+    def _check_windows(self, tables: Sequence[Sequence[int]], first: int, last: int) -> None:
+        """Every position that these tokens see must hold in each group what the first group holds."""
+        for group, window in enumerate(self._windows):
+            for position in range(max(0, first - window + 1) if window else 0, last + 1):
+                seen = self._read(group, tables[group], position)
+                if self._windows[0] == 0:
+                    assert seen == self._read(0, tables[0], position), "a page in the window was lost"
+
+    def _read(self, group: int, table: Sequence[int], position: int) -> int:
+        return self._cells[group, table[position // self._page_tokens], position % self._page_tokens]

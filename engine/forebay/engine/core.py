@@ -16,7 +16,7 @@ from typing import Protocol
 
 from forebay.contract.errors import Bug, EngineFault, ForebayError, InvalidRequest, Overloaded
 from forebay.engine.channel import ChannelClosed, CoreChannel
-from forebay.engine.limits import AdmissionPolicy, SchedulerLimits
+from forebay.engine.limits import AdmissionPolicy, PoolGroup, SchedulerLimits
 from forebay.engine.messages import (
     Abort,
     Add,
@@ -173,7 +173,7 @@ class CoreLoop:
     def _report(self, events: StepEvents) -> None:
         ended: Sequence[Ended] = (*self._ended, *events.ended)
         self._ended = []
-        if events.request_ids or ended:
+        if events.request_ids or events.started or ended:
             self._load_due = True
             self._port.send(_step(events, ended))
         now_s = self._now_s()
@@ -220,6 +220,7 @@ def _step(events: StepEvents, ended: Sequence[Ended]) -> Step:
         logprobs=tuple(None if entry is None else (entry.logprob, entry.top) for entry in events.logprobs),
         speculation=tuple(speculation),
         vectors=tuple((place, end.vector) for place, end in enumerate(ended) if end.vector),
+        started=events.started,
     )
 
 
@@ -244,7 +245,7 @@ def _new_request(add: Add) -> NewRequest:
 def scheduler_limits(start: Start) -> SchedulerLimits:
     """The scheduler's limits of a start message."""
     return SchedulerLimits(
-        pages=start.pages,
+        groups=(PoolGroup("full", start.pages),),
         page_tokens=start.page_tokens,
         max_running=start.max_running,
         max_waiting=start.max_waiting,

@@ -145,7 +145,8 @@ class Step:
 
     An ended sequence has its reason (`FinishReason` value), token counts, and a message for errors. `logprobs` is
     parallel to `tokens` or empty. `speculation` and `vectors` have (place among the ended, value) of those that have
-    one: (drafted, accepted, steps, histogram), and the embedding.
+    one: (drafted, accepted, steps, histogram), and the embedding. `started` has (request id, cached prompt tokens) of
+    sequences that ran for the first time; it comes no later than their first token.
     """
 
     request_ids: tuple[int, ...]
@@ -158,6 +159,7 @@ class Step:
     logprobs: tuple[Logprobs | None, ...] = ()
     speculation: tuple[tuple[int, SpeculationCounts], ...] = ()
     vectors: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    started: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,13 +85,15 @@ class StepResult:
 class StepEvents:
     """What a commit tells the clients: `tokens[i]` is for `request_ids[i]`; a stop token is never among them.
 
-    `logprobs` is parallel to `tokens`, or empty.
+    A request may have several tokens, in order. `logprobs` is parallel to `tokens`, or empty. `started` has (request
+    id, prompt tokens reused from the prefix cache) of requests whose first step this was.
     """
 
     request_ids: tuple[int, ...]
     tokens: tuple[int, ...]
     ended: tuple[Ended, ...]
     logprobs: tuple[TokenLogprobs | None, ...] = ()
+    started: tuple[tuple[int, int], ...] = ()
 
 
 class StepHandle(Protocol):

@@ -2,16 +2,19 @@
 
 Duty: the planning half of the scheduler. Rows are visited by rank, so a victim of preemption is never a row already
 in the plan being built. A step that is not committed keeps a record of what it must give back. When pages are held by
-a step in flight, a row that needs one waits for them instead of evicting anyone else. Called by `scheduler.py` only.
+a step in flight, a row that needs one waits for them instead of evicting anyone else. Drafts come last: they take only
+budget and pages that nobody else wants in this step. A step with drafts runs alone, since what it will have computed is
+not known before its commit. Called by `scheduler.py` only.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forebay.contract.errors import Bug
-from forebay.engine.blocks import BlockPool
-from forebay.engine.limits import AdmissionPolicy, SchedulerLimits
+from forebay.engine.limits import SchedulerLimits
 from forebay.engine.plan import TOKEN_ON_DEVICE, StepPlan, StepResult
+from forebay.engine.pools import PagePools, Tables
 from forebay.engine.prefix import Match, PrefixIndex
 from forebay.engine.request import Request, SlotStart, State
 from forebay.engine.rows import RowTable
@@ -20,53 +23,61 @@ from forebay.engine.waiting import FairShare, WaitingQueue
 
 @dataclass(slots=True)
 class InFlight:
-    """A step that is not committed: its plan, pages it fills, and what comes back with it.
+    """A step that is not committed: its plan, what it changes, and what comes back with it.
 
-    `filled` has (slot, epoch, first new block, end position) of rows that complete at least one page; `holds` has
-    (slot, pages, the request that drains or None); `copy_sources` are pages read by the step's copies.
+    `filled` has (slot, epoch, first new block, end position) of rows that complete at least one page, `fallen` (slot,
+    epoch, end position) of rows whose window moves past one; `started` are requests that never ran before;
+    `copy_sources` are pages read by the step's copies. `holds` has (slot, pages, the request that drains or None).
     """
 
     plan: StepPlan
     filled: list[tuple[int, int, int, int]]
-    copy_sources: list[int]
-    holds: list[tuple[int, tuple[int, ...], Request | None]] = field(default_factory=list)
+    fallen: list[tuple[int, int, int]]
+    started: list[Request]
+    copy_sources: list[Tables]
+    drafts: bool
+    holds: list[tuple[int, Tables, Request | None]] = field(default_factory=list)
 
 
 class _Draft:
-    """The arrays of a plan while it is built."""
-
-    __slots__ = ("copies", "counts", "filled", "fresh", "samples", "slots", "starts", "tables", "tokens")
+    """The arrays of a plan while it is built. The first `decodes` rows compute one token of a decode."""
 
     def __init__(self) -> None:
+        self.decodes = 0
         self.slots: list[int] = []
         self.starts: list[int] = []
         self.counts: list[int] = []
         self.tokens: list[int] = []
-        self.tables: list[tuple[int, ...]] = []
         self.samples: list[bool] = []
         self.fresh: list[SlotStart | None] = []
-        self.copies: list[tuple[int, int, int]] = []
+        self.limits: list[int] = []
+        self.copies: list[tuple[int, int, int, int]] = []
+        self.copy_sources: list[Tables] = []
         self.filled: list[tuple[int, int, int, int]] = []
+        self.fallen: list[tuple[int, int, int]] = []
+        self.started: list[Request] = []
 
 
 class Planner:
-    """Plans over the scheduler's pool, rows and queue; counts what it planned."""
+    """Plans over the scheduler's pools, rows and queue; counts what it planned."""
 
     def __init__(
         self,
         limits: SchedulerLimits,
-        pool: BlockPool,
+        pools: PagePools,
         index: PrefixIndex,
         rows: RowTable,
         waiting: WaitingQueue,
         share: FairShare,
     ) -> None:
         self._limits = limits
-        self._pool = pool
+        self._pools = pools
         self._index = index
         self._rows = rows
         self._waiting = waiting
         self._share = share
+        # The head of the queue that found no room, and the free pages by then: it is tried again when there are more.
+        self._refused: tuple[int, tuple[int, ...]] | None = None
         self.in_flight: deque[InFlight] = deque()
         self.steps = 0
         self.prefill_tokens = 0
@@ -75,13 +86,15 @@ class Planner:
         self.preemptions = 0
 
     def plan(self) -> StepPlan | None:
-        """The next step; None when nothing can be computed now or enough steps are in flight."""
-        if len(self.in_flight) >= self._limits.max_in_flight:
+        """The next step; None when nothing can be computed now or the steps in flight must be committed first."""
+        drafting = self._drafting_slots()
+        in_flight = self.in_flight
+        if len(in_flight) >= self._limits.max_in_flight or (in_flight and (drafting or in_flight[-1].drafts)):
             return None
         draft = _Draft()
         prefilling = self._add_decodes(draft)
-        budget = self._limits.max_batch_tokens - len(draft.slots)
-        self.decode_tokens += len(draft.slots)
+        budget = self._limits.max_batch_tokens - draft.decodes
+        self.decode_tokens += draft.decodes
         for slot in prefilling:
             if budget > 0 and self._rows.requests[slot] is not None:
                 budget -= self._add_chunk(draft, slot, budget, None)
@@ -90,7 +103,12 @@ class Planner:
             if admitted is None:
                 break
             budget -= self._add_chunk(draft, admitted.slot, budget, admitted.slot_start())
-        return self._finish(draft) if draft.slots else None
+        if not draft.slots:
+            return None
+        draft.limits = [0] * len(draft.slots)
+        if drafting:
+            self._add_drafts(draft, drafting, budget)
+        return self._finish(draft)
 
     def take_oldest(self, result: StepResult) -> InFlight:
         """The record of the step that `result` belongs to; raises `Bug` when it is not the oldest or does not fit."""
@@ -104,79 +122,141 @@ class Planner:
     def vacate(self, request: Request, *, ends: bool) -> bool:
         """Take a running request off its slot. True when a step in flight holds slot and pages until its commit."""
         rows, slot = self._rows, request.slot
-        epoch = rows.epochs[slot]
-        pages = rows.leave(slot)
+        step = self._last_step_of(slot)
+        firsts, pages = rows.leave(slot)
+        if step is None:
+            self._pools.release(request, firsts, pages)
+            rows.give_back(slot)
+            return False
+        self._pools.hold(pages)
+        self._pools.release(request, firsts, pages)
+        step.holds.append((slot, pages, request if ends else None))
+        return True
+
+    def _last_step_of(self, slot: int) -> InFlight | None:
+        """The latest step in flight that computes for the row now at `slot`."""
+        row = (slot, self._rows.epochs[slot])
         for step in reversed(self.in_flight):
-            if (slot, epoch) in zip(step.plan.slots, step.plan.epochs, strict=True):
-                self._pool.hold(pages)
-                self._pool.release(reversed(pages))
-                step.holds.append((slot, pages, request if ends else None))
-                return True
-        self._pool.release(reversed(pages))
-        rows.give_back(slot)
-        return False
+            if row in zip(step.plan.slots, step.plan.epochs, strict=True):
+                return step
+        return None
+
+    def _drafting_slots(self) -> frozenset[int]:
+        """Rows that want drafts once every step in flight is committed."""
+        rows = self._rows
+        return frozenset(
+            slot
+            for slot, request in rows.drafting.items()
+            if request.drafts is not None
+            and rows.length[slot] - rows.computed[slot] == 1
+            and rows.length[slot] + 1 < rows.max_length[slot]
+            and request.drafts.limit(rows.length[slot])
+        )
 
     def _add_decodes(self, draft: _Draft) -> list[int]:
-        """Add every row with one token to compute; returns the rows with more, by rank."""
+        """Add every row with one token to compute; returns the rows with more that have a page for one, by rank."""
         rows, size = self._rows, self._limits.page_tokens
         computed, length, known, max_length = rows.computed, rows.length, rows.known, rows.max_length
-        capacity, last_token, tables, epochs = rows.capacity, rows.last_token, rows.tables, rows.epochs
-        slots, starts, tokens, row_tables = draft.slots, draft.starts, draft.tokens, draft.tables
+        capacity, drop_at, last_token, epochs = rows.capacity, rows.drop_at, rows.last_token, rows.epochs
+        slots, starts, tokens = draft.slots, draft.starts, draft.tokens
         prefilling: list[int] = []
         for slot in rows.order.copy():
             start, end = computed[slot], length[slot]
             if end - start > 1:
-                prefilling.append(slot)
+                if start < capacity[slot] or self._grow(slot):
+                    prefilling.append(slot)
             elif start < end < max_length[slot] and (end <= capacity[slot] or self._grow(slot)):
                 slots.append(slot)
                 starts.append(start)
                 tokens.append(last_token[slot] if known[slot] == end else TOKEN_ON_DEVICE)
-                row_tables.append(tables[slot])
                 computed[slot] = end
                 length[slot] = end + 1
                 if end % size == 0:
                     draft.filled.append((slot, epochs[slot], start // size, end))
-        rows_planned = len(slots)
-        draft.counts = [1] * rows_planned
-        draft.samples = [True] * rows_planned
-        draft.fresh = [None] * rows_planned
+                if end >= drop_at[slot]:
+                    draft.fallen.append((slot, epochs[slot], end))
+        draft.decodes = len(slots)
+        draft.counts = [1] * draft.decodes
+        draft.samples = [True] * draft.decodes
+        draft.fresh = [None] * draft.decodes
         return prefilling
 
     def _add_chunk(self, draft: _Draft, slot: int, budget: int, fresh: SlotStart | None) -> int:
-        """Add up to `budget` known tokens of a row whose pages are all there; returns how many."""
+        """Add up to `budget` known tokens of a row, as far as it gets pages; returns how many."""
         rows, size = self._rows, self._limits.page_tokens
         start, length = rows.computed[slot], rows.length[slot]
-        end = min(length, start + budget)
+        # Other rows may each need a page soon; a chunk that took the last ones would only get them preempted.
+        end = self._extend(slot, min(length, start + budget), reserve=len(rows.order) - 1)
         last = end == length
         draft.slots.append(slot)
         draft.starts.append(start)
         draft.counts.append(end - start)
         draft.tokens += rows.tokens[slot][start:end]
-        draft.tables.append(rows.tables[slot][: self._limits.pages_for(end)])
         draft.samples.append(last)
         draft.fresh.append(fresh)
         rows.computed[slot] = end
         if last:
             rows.length[slot] = end + 1
+        epoch = rows.epochs[slot]
         if end // size > start // size:
-            draft.filled.append((slot, rows.epochs[slot], start // size, end))
+            draft.filled.append((slot, epoch, start // size, end))
+        if end >= rows.drop_at[slot]:
+            draft.fallen.append((slot, epoch, end))
         self.prefill_tokens += end - start
         return end - start
 
+    def _add_drafts(self, draft: _Draft, wanted: frozenset[int], budget: int) -> None:
+        """Let decodes draft with the budget that is left and pages that are free."""
+        rows = self._rows
+        for row, slot in enumerate(draft.slots[: draft.decodes]):
+            request = rows.requests[slot]
+            if slot not in wanted or request is None or request.drafts is None:
+                continue
+            # Here `computed` is the length of what is known: the row's own token counts as computed already.
+            length = rows.computed[slot]
+            most = min(request.drafts.limit(length), budget, rows.max_length[slot] - length - 1)
+            limit = max(0, self._extend(slot, length + most, reserve=0) - length)
+            draft.limits[row] = limit
+            budget -= limit
+            if not limit:
+                request.drafts.postpone(length)
+
+    def _extend(self, slot: int, end: int, reserve: int) -> int:
+        """Give a row free pages for positions below `end`, but for `reserve`; returns up to where it has them."""
+        rows = self._rows
+        if end > rows.capacity[slot]:
+            blocks = self._limits.pages_for(end)
+            for group, pool in enumerate(self._pools.pools):
+                missing = blocks - len(rows.tables[group][slot])
+                if missing > 0:
+                    rows.grow(group, slot, pool.take(self._pools.allowance(group, slot, missing, reserve)) or ())
+        return min(end, rows.capacity[slot])
+
     def _grow(self, slot: int) -> bool:
-        """One more page for a row, preempting lower ranks while none is free. False: the row waits or left itself."""
-        page = self._pool.take_one()
-        while page is None:
-            if self._pool.held:
+        """Pages for one token more in every group, preempting lower ranks while there is none.
+
+        False: the row waits or left itself.
+        """
+        rows = self._rows
+        blocks = rows.computed[slot] // self._limits.page_tokens + 1
+        return all(
+            len(rows.tables[group][slot]) >= blocks or self._grow_group(group, slot)
+            for group in range(len(self._limits.groups))
+        )
+
+    def _grow_group(self, group: int, slot: int) -> bool:
+        rows, pool = self._rows, self._pools.pools[group]
+        while not self._pools.allowance(group, slot, 1, reserve=0):
+            # What steps in flight hold comes back, and so does what falls out of the row's own window.
+            if pool.held or (self._limits.groups[group].window_tokens and self._last_step_of(slot) is not None):
                 return False
-            victim = self._rows.order[-1]
-            if victim == slot and len(self._rows.order) == 1:
-                raise Bug(f"request {self._rows.ids[slot]} does not fit the pool alone")
+            victim = rows.order[-1]
+            if victim == slot and len(rows.order) == 1:
+                raise Bug(f"request {rows.ids[slot]} does not fit the pool alone")
             self._preempt(victim)
             if victim == slot:
                 return False
-            page = self._pool.take_one()
-        self._rows.grow(slot, page)
+        rows.grow(group, slot, pool.take(1) or ())
         return True
 
     def _preempt(self, slot: int) -> None:
@@ -187,51 +267,46 @@ class Planner:
         self.preemptions += 1
 
     def _admit(self, draft: _Draft) -> Request | None:
-        """Give the head of the queue a slot and pages for all its tokens; None when there is none or no room."""
+        """Give the head of the queue a slot and pages to start with; None when there is none or no room."""
         request = self._waiting.head()
-        if request is None or not self._rows.free:
+        if request is None or not self._rows.free or self._no_room_again(request):
             return None
         match = self._index.match(request.digests, request.tokens, request.tenant)
-        pages = self._claim(request, match)
-        if pages is None and match.copy_tokens:
+        tables = self._pools.claim(request, match)
+        if tables is None and match.copy_tokens:
             # The page to copy from takes a place of its own; without it the request may just fit.
-            match = Match(match.pages, 0, 0)
-            pages = self._claim(request, match)
-        if pages is None:
+            match = Match(match.blocks, match.firsts, match.pages)
+            tables = self._pools.claim(request, match)
+        if tables is None:
+            self._refused = (request.id, self._pools.free_pages())
             return None
-        whole = len(match.pages)
-        reused = whole * self._limits.page_tokens + match.copy_tokens
-        if match.copy_tokens:
-            draft.copies.append((match.copy_page, pages[whole], match.copy_tokens))
+        self._refused = None
+        self._note_copies(draft, match, tables)
+        reused = match.blocks * self._limits.page_tokens + match.copy_tokens
         self._waiting.remove(request)
         request.move(State.RUNNING)
         if not request.admitted:
             request.admitted = True
             request.cached_tokens = reused
+            draft.started.append(request)
             self._share.charge(request.tenant, request.charge_tokens)
         self.reused_tokens += reused
-        self._rows.take(request, pages, reused)
+        self._rows.take(request, tables, match.firsts, reused)
         return request
 
-    def _claim(self, request: Request, match: Match) -> tuple[int, ...] | None:
-        """Share and take the request's pages and hold the page to copy from, or change nothing."""
-        pool, limits = self._pool, self._limits
-        source = (match.copy_page,) if match.copy_tokens else ()
-        pool.share(match.pages)
-        pool.hold(source)
-        wanted = limits.pages_for(len(request.tokens))
-        if limits.admission is AdmissionPolicy.GUARANTEED_NO_EVICT:
-            longest = limits.pages_for(request.max_length - 1)
-            headroom = self._rows.promised_pages() + longest - wanted
-        else:
-            # Running rows may each need a page soon; without this, admitting would mean preempting at once.
-            headroom = len(self._rows.order)
-        fresh = pool.take(wanted - len(match.pages)) if pool.free >= wanted - len(match.pages) + headroom else None
-        if fresh is None:
-            pool.release(reversed(match.pages))
-            pool.unhold(source)
-            return None
-        return (*match.pages, *fresh)
+    def _no_room_again(self, request: Request) -> bool:
+        """Whether this request found no room before and no page came free since."""
+        if self._refused is None or self._refused[0] != request.id:
+            return False
+        return all(now <= before for now, before in zip(self._pools.free_pages(), self._refused[1], strict=True))
+
+    def _note_copies(self, draft: _Draft, match: Match, tables: Tables) -> None:
+        if match.copy_tokens:
+            draft.copies += [
+                (group, source, pages[match.blocks], match.copy_tokens)
+                for group, (source, pages) in enumerate(zip(match.copy_pages, tables, strict=True))
+            ]
+            draft.copy_sources.append(tuple((source,) for source in match.copy_pages))
 
     def _finish(self, draft: _Draft) -> StepPlan:
         self.steps += 1
@@ -243,11 +318,22 @@ class Planner:
             starts=tuple(draft.starts),
             counts=tuple(draft.counts),
             tokens=tuple(draft.tokens),
-            page_tables=(tuple(draft.tables),),
+            page_tables=tuple([self._row_tables(draft, tables) for tables in self._rows.tables]),
             samples=tuple(draft.samples),
             fresh=tuple(draft.fresh),
-            copies=tuple([(0, *copy) for copy in draft.copies]),
-            draft_limits=(0,) * len(draft.slots),
+            copies=tuple(draft.copies),
+            draft_limits=tuple(draft.limits),
         )
-        self.in_flight.append(InFlight(plan, draft.filled, [source for source, _, _ in draft.copies]))
+        self.in_flight.append(
+            InFlight(plan, draft.filled, draft.fallen, draft.started, draft.copy_sources, any(draft.limits))
+        )
         return plan
+
+    def _row_tables(self, draft: _Draft, tables: Sequence[tuple[int, ...]]) -> Tables:
+        """Tables of the plan's rows in one group; a chunk gets as much as it reads and writes."""
+        decodes = draft.decodes
+        chunks = zip(draft.slots[decodes:], draft.starts[decodes:], draft.counts[decodes:], strict=True)
+        return (
+            *[tables[slot] for slot in draft.slots[:decodes]],
+            *[tables[slot][: self._limits.pages_for(start + count)] for slot, start, count in chunks],
+        )

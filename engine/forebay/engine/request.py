@@ -10,9 +10,12 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from forebay.contract.errors import Bug
+
+if TYPE_CHECKING:
+    from forebay.engine.drafting import DraftState
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,11 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long the KV of prompt tokens [start, end) is worth keeping: priority 0 to 100 for `duration_s` seconds."""
+    """How long the KV of prompt tokens [start, end) is worth keeping: priority 0 to 100 for `duration_s` seconds.
+
+    The time starts when the request gives the pages back. A page that several ranges touch takes the highest priority.
+    Pages that nobody spoke for have priority 35; those below go before them.
+    """
 
     start: int
     end: int
@@ -75,7 +82,8 @@ class NewRequest:
 
     `stop_token_ids` end the request unless `ignore_eos`. `tenant` separates cached prefixes and shares the engine
     fairly. A higher `priority` goes first. `deadline_s` is absolute, on the clock of the scheduler's `now_s`.
-    `grammar` is the key of a compiled grammar in the core's store, empty for free text.
+    `grammar` is the key of a compiled grammar in the core's store, empty for free text. A request of kind `EMBED` ends
+    with the vector of its prompt, whatever `max_new_tokens` says.
     """
 
     request_id: int
@@ -112,12 +120,21 @@ class SlotStart:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationReport:
-    """Speculation of one request: `histogram[i]` steps accepted i drafted tokens, so a step delivers i + 1 tokens."""
+    """Speculation of one request, over the `steps` in which tokens were drafted.
+
+    `histogram[i]` of them accepted i drafted tokens and so delivered i + 1. Only accepted tokens that were delivered,
+    or ended the request as its stop token, count.
+    """
 
     drafted: int
     accepted: int
     steps: int
     histogram: tuple[int, ...]
+
+    @property
+    def mean_acceptance_tokens(self) -> float:
+        """Mean tokens of a drafting step, the bonus token included; 1 when nothing was drafted."""
+        return 1.0 + self.accepted / self.steps if self.steps else 1.0
 
 
 class FinishReason(enum.Enum):
@@ -181,6 +198,7 @@ class Request:
         "charge_tokens",
         "deadline_s",
         "digests",
+        "drafts",
         "grammar",
         "id",
         "kind",
@@ -205,13 +223,14 @@ class Request:
         self.sampling = new.sampling
         self.grammar = new.grammar
         self.speculation = new.speculation
+        self.drafts: DraftState | None = None
         self.retention = new.retention
         self.kind = new.kind
         self.stop_ids: frozenset[int] = frozenset() if new.ignore_eos else new.stop_token_ids
         self.deadline_s = new.deadline_s
         self.tokens = list(new.prompt)
         self.prompt_tokens = len(new.prompt)
-        self.max_length = len(new.prompt) + new.max_new_tokens
+        self.max_length = len(new.prompt) + (1 if new.kind is RequestKind.EMBED else new.max_new_tokens)
         self.state = State.QUEUED
         self.slot = 0
         self.admitted = False
@@ -242,7 +261,20 @@ class Request:
             raise Bug(f"request {self.id} cannot go from {self.state.value} to {target.value}")
         self.state = target
 
-    def ended(self, reason: FinishReason, undelivered_tokens: int = 0, message: str = "") -> Ended:
+    def ended(
+        self,
+        reason: FinishReason,
+        undelivered_tokens: int = 0,
+        message: str = "",
+        vector: tuple[float, ...] = (),
+    ) -> Ended:
         """The terminal event for this request as it stands."""
-        generated = len(self.tokens) - self.prompt_tokens + undelivered_tokens
-        return Ended(self.id, reason, generated, self.cached_tokens, message)
+        return Ended(
+            request_id=self.id,
+            reason=reason,
+            generated_tokens=len(self.tokens) - self.prompt_tokens + undelivered_tokens,
+            cached_tokens=self.cached_tokens,
+            message=message,
+            speculation=None if self.drafts is None else self.drafts.report(),
+            vector=vector,
+        )

@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from forebay.contract.errors import Bug, InvalidRequest, Overloaded
-from forebay.engine.blocks import BlockPool
+from forebay.engine.accept import Acceptor, RowEnd
+from forebay.engine.drafting import DraftState
 from forebay.engine.limits import MAX_TOKEN_ID, SchedulerLimits
 from forebay.engine.plan import StepEvents, StepPlan, StepResult
 from forebay.engine.planner import InFlight, Planner
+from forebay.engine.pools import PagePools, PoolLoad
 from forebay.engine.prefix import PrefixIndex
-from forebay.engine.request import Ended, FinishReason, NewRequest, Request, State
+from forebay.engine.request import Ended, FinishReason, NewRequest, Request, RequestKind, State
 from forebay.engine.rows import RowTable
 from forebay.engine.waiting import FairShare, Tombstones, WaitingQueue
 
@@ -29,7 +31,7 @@ _INTERVAL_WEIGHT = 0.1
 class SchedulerLoad:
     """State now, and counters since start. `waiting` counts queued and preempted requests.
 
-    `pages_free` includes `pages_cached`; free + used + held equals total.
+    `draft_steps` are steps with drafts in any row; `accepted_tokens` of `drafted_tokens` were right.
     """
 
     running: int
@@ -37,17 +39,41 @@ class SchedulerLoad:
     draining_requests: int
     free_slots: int
     pending_prefill_tokens: int
-    pages_used: int
-    pages_held: int
-    pages_free: int
-    pages_cached: int
-    pages_total: int
+    pools: tuple[PoolLoad, ...]
     draining: bool
     steps: int
     prefill_tokens: int
     decode_tokens: int
     reused_tokens: int
     preemptions: int
+    draft_steps: int
+    drafted_tokens: int
+    accepted_tokens: int
+
+    @property
+    def pages_used(self) -> int:
+        """Pages that running requests refer to, over all layer groups."""
+        return sum(pool.used for pool in self.pools)
+
+    @property
+    def pages_held(self) -> int:
+        """Pages that only steps in flight use, over all layer groups."""
+        return sum(pool.held for pool in self.pools)
+
+    @property
+    def pages_free(self) -> int:
+        """Pages that can be taken, cached ones included, over all layer groups."""
+        return sum(pool.free for pool in self.pools)
+
+    @property
+    def pages_cached(self) -> int:
+        """Free pages whose content can be reused, over all layer groups."""
+        return sum(pool.cached for pool in self.pools)
+
+    @property
+    def pages_total(self) -> int:
+        """All pages, over all layer groups."""
+        return sum(pool.total for pool in self.pools)
 
 
 class Scheduler:
@@ -56,14 +82,14 @@ class Scheduler:
     def __init__(self, limits: SchedulerLimits, fingerprint: bytes) -> None:
         """`fingerprint` names model, weights and KV format; it separates cached prefixes of different ones."""
         self.limits = limits
-        index = PrefixIndex(fingerprint, limits.page_tokens, limits.min_copy_tokens, enabled=limits.prefix_reuse)
-        self._index = index
-        self._pool = BlockPool(limits.pages, index)
-        self._rows = RowTable(limits.max_running, limits.page_tokens)
+        index = PrefixIndex(fingerprint, limits)
+        self._rows = RowTable(limits)
+        self._pools = PagePools(limits, index, self._rows)
         self._share = FairShare()
         self._waiting = WaitingQueue(self._share)
         self._tombstones = Tombstones(limits.max_tombstones, limits.tombstone_s)
-        self._planner = Planner(limits, self._pool, index, self._rows, self._waiting, self._share)
+        self._planner = Planner(limits, self._pools, index, self._rows, self._waiting, self._share)
+        self._acceptor = Acceptor(self._rows, self._pools, index)
         self._requests: dict[int, Request] = {}
         self._draining = False
         self._arrivals = 0
@@ -90,7 +116,7 @@ class Scheduler:
             raise Bug(f"request {new.request_id} was added twice")
         if self._tombstones.take(new.request_id, now_s):
             return Ended(new.request_id, FinishReason.ABORT, 0, 0)
-        self.limits.check(len(new.prompt), new.max_new_tokens)
+        self.limits.check(len(new.prompt), 1 if new.kind is RequestKind.EMBED else new.max_new_tokens)
         if min(new.prompt) < 0 or max(new.prompt) > MAX_TOKEN_ID:
             raise InvalidRequest(f"token ids must be from 0 to {MAX_TOKEN_ID}", param="prompt")
         if new.deadline_s <= now_s:
@@ -101,6 +127,8 @@ class Scheduler:
             raise Overloaded(f"{self._waiting.queued} requests are waiting already", after_s=self._retry_after_s())
         self._arrivals += 1
         request = Request(new, self._arrivals)
+        if new.speculation is not None and new.kind is RequestKind.GENERATE:
+            request.drafts = DraftState(new.speculation)
         self._requests[request.id] = request
         self._share.enter(request.tenant)
         self._waiting.push(request)
@@ -120,6 +148,7 @@ class Scheduler:
     def expire(self, now_s: float) -> list[Ended]:
         """End every request whose deadline has passed, waiting or running. Cheap when none can have."""
         self._tombstones.expire(now_s)
+        self._pools.tick(now_s)
         if now_s < self._next_deadline_s:
             return []
         live = self._live()
@@ -150,22 +179,27 @@ class Scheduler:
         that does not fit its plan.
         """
         step = self._planner.take_oldest(result)
+        self._pools.tick(now_s)
         if result.fault is not None:
             ended = self.end_all(FinishReason.ERROR, now_s, result.fault)
             self._release(step)
             return StepEvents((), (), tuple(ended))
-        self._enter_filled_pages(step)
-        ids, tokens, finished = self._accept(result)
-        ended = [
-            self._end(self._rows.request_at(slot), reason, now_s, undelivered=int(reason is FinishReason.STOP))
-            for slot, reason in finished
-        ]
+        live = (request for request in step.started if request.state in {State.RUNNING, State.PREEMPTED})
+        started = tuple([(request.id, request.cached_tokens) for request in live])
+        accepted = self._acceptor.accept(step, result)
+        ended = [self._end_row(end, now_s) for end in accepted.ends]
         self._release(step)
-        return StepEvents(tuple(ids), tuple(tokens), tuple(ended))
+        return StepEvents(
+            request_ids=tuple(accepted.ids),
+            tokens=tuple(accepted.tokens),
+            ended=tuple(ended),
+            logprobs=tuple(accepted.logprobs),
+            started=started,
+        )
 
     def load(self) -> SchedulerLoad:
         """A snapshot; counts the pending tokens of every waiting and running request."""
-        rows, pool, counters = self._rows, self._pool, self._planner
+        rows, counters, drafts = self._rows, self._planner, self._acceptor
         waiting_tokens = sum(len(request.tokens) for request in self._waiting)
         prefill_tokens = sum(rows.length[slot] - rows.computed[slot] - 1 for slot in rows.order)
         return SchedulerLoad(
@@ -174,57 +208,34 @@ class Scheduler:
             draining_requests=len(self._requests) - len(rows.order) - len(self._waiting),
             free_slots=rows.free,
             pending_prefill_tokens=waiting_tokens + prefill_tokens,
-            pages_used=pool.used,
-            pages_held=pool.held,
-            pages_free=pool.free,
-            pages_cached=pool.cached,
-            pages_total=pool.total,
+            pools=self._pools.loads(),
             draining=self._draining,
             steps=counters.steps,
             prefill_tokens=counters.prefill_tokens,
             decode_tokens=counters.decode_tokens,
             reused_tokens=counters.reused_tokens,
             preemptions=counters.preemptions,
+            draft_steps=drafts.draft_steps,
+            drafted_tokens=drafts.drafted_tokens,
+            accepted_tokens=drafts.accepted_tokens,
         )
 
-    def _accept(self, result: StepResult) -> tuple[list[int], list[int], list[tuple[int, FinishReason]]]:
-        """Append tokens to their requests; returns delivered ids and tokens, and the slots that are finished."""
-        rows = self._rows
-        epochs, row_tokens, known, row_ids = rows.epochs, rows.tokens, rows.known, rows.ids
-        last_token, stop_ids, max_length = rows.last_token, rows.stop_ids, rows.max_length
-        ids: list[int] = []
-        tokens: list[int] = []
-        finished: list[tuple[int, FinishReason]] = []
-        for slot, epoch, token in zip(result.slots, result.epochs, result.tokens, strict=True):
-            if epochs[slot] != epoch:
-                continue
-            if token in stop_ids[slot]:
-                finished.append((slot, FinishReason.STOP))
-                continue
-            row_tokens[slot].append(token)
-            last_token[slot] = token
-            known[slot] = count = known[slot] + 1
-            ids.append(row_ids[slot])
-            tokens.append(token)
-            if count == max_length[slot]:
-                finished.append((slot, FinishReason.LENGTH))
-        return ids, tokens, finished
-
-    def _enter_filled_pages(self, step: InFlight) -> None:
-        rows, size = self._rows, self.limits.page_tokens
-        for slot, epoch, first_block, end in step.filled:
-            if rows.epochs[slot] != epoch:
-                continue
-            request = rows.request_at(slot)
-            for block in range(first_block, end // size):
-                page = rows.tables[slot][block]
-                self._index.enter(page, request.digests, block, request.tokens, request.tenant)
+    def _end_row(self, end: RowEnd, now_s: float) -> Ended:
+        request = self._rows.request_at(end.slot)
+        return self._end(request, end.reason, now_s, end.message, end.undelivered, end.vector)
 
     def _end(
-        self, request: Request, reason: FinishReason, now_s: float, message: str = "", undelivered: int = 0
+        self,
+        request: Request,
+        reason: FinishReason,
+        now_s: float,
+        message: str = "",
+        undelivered: int = 0,
+        vector: tuple[float, ...] = (),
     ) -> Ended:
         """The one place where a request ends: its event now, its memory now or when the last step lets go."""
-        event = request.ended(reason, undelivered, message)
+        self._pools.tick(now_s)
+        event = request.ended(reason, undelivered, message, vector)
         if request.state is State.RUNNING:
             held = self._planner.vacate(request, ends=True)
             request.move(State.DRAINING if held else State.DONE)
@@ -241,12 +252,13 @@ class Scheduler:
 
     def _release(self, step: InFlight) -> None:
         for slot, pages, request in step.holds:
-            self._pool.unhold(pages)
+            self._pools.unhold(pages)
             self._rows.give_back(slot)
             if request is not None:
                 request.move(State.DONE)
                 del self._requests[request.id]
-        self._pool.unhold(step.copy_sources)
+        for sources in step.copy_sources:
+            self._pools.unhold(sources)
 
     def _live(self) -> list[Request]:
         """Requests that have not ended, in order of arrival."""

@@ -1,7 +1,8 @@
 """The scheduler under random adds, aborts, deadlines, plans and commits with two steps in flight.
 
 The script runner computes tokens from the KV pages a plan names, so equality with a sequential run shows at once that
-no page was lost, shared wrongly or reused too early.
+no page was lost, shared wrongly or reused too early: with one layer group or with a window beside it, with drafts that
+are right or wrong, with rows that embed or whose grammar breaks.
 """
 
 from collections.abc import Sequence
@@ -12,17 +13,37 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from forebay.contract.errors import Overloaded
-from forebay.engine.limits import AdmissionPolicy
+from forebay.engine.limits import AdmissionPolicy, PoolGroup, SchedulerLimits, first_visible_block
 from forebay.engine.plan import TOKEN_ON_DEVICE, StepPlan
-from forebay.engine.request import FinishReason, NewRequest, SamplingParams
-from scheduler_build import LIMITS, VOCABULARY, Drive, request
-from script_runner import sequential_tokens
+from forebay.engine.request import (
+    DraftKind,
+    Ended,
+    FinishReason,
+    NewRequest,
+    RequestKind,
+    Retention,
+    SamplingParams,
+    Speculation,
+)
+from scheduler_build import LIMITS, VOCABULARY, Drive, full, request
+from script_runner import BROKEN_GRAMMAR, logprobs_of, prompt_hash, sequential_tokens
 
 PREFIXES = ((), tuple(range(9)), tuple(range(17)), (*range(9), 40, 41, 42))
+SLIDING = st.builds(
+    lambda window, extra: PoolGroup("sliding", (window + 3) // LIMITS.page_tokens + 1 + extra, window),
+    st.integers(2, 14),
+    st.integers(0, 14),
+)
+GROUPS = st.one_of(
+    st.builds(full, st.integers(12, 40)),
+    st.builds(lambda pages, sliding: (*full(pages), sliding), st.integers(12, 40), SLIDING),
+    st.builds(lambda sliding: (sliding,), SLIDING),
+)
+"""Pools in which every request of `new_requests` fits alone; a window needs window + 2 positions at any alignment."""
 LIMIT_CHOICES = st.builds(
-    lambda pages, running, budget, policy, reuse, copy, in_flight: replace(
+    lambda groups, running, budget, policy, reuse, copy, in_flight: replace(
         LIMITS,
-        pages=pages,
+        groups=groups,
         max_running=running,
         max_batch_tokens=running + budget,
         admission=policy,
@@ -30,7 +51,7 @@ LIMIT_CHOICES = st.builds(
         min_copy_tokens=copy,
         max_in_flight=in_flight,
     ),
-    st.integers(12, 40),
+    GROUPS,
     st.integers(1, 5),
     st.integers(0, 20),
     st.sampled_from(AdmissionPolicy),
@@ -43,6 +64,11 @@ PROMPTS = st.builds(
     st.sampled_from(PREFIXES),
     st.lists(st.integers(0, 3), min_size=1, max_size=12).map(tuple),
 )
+SPECULATION = st.one_of(st.none(), st.builds(Speculation, st.sampled_from(DraftKind), st.integers(1, 5)))
+RETENTION = st.lists(
+    st.builds(Retention, st.integers(0, 10), st.integers(5, 30), st.integers(0, 100), st.sampled_from((0.5, 1e3))),
+    max_size=2,
+).map(tuple)
 
 
 @st.composite
@@ -52,32 +78,58 @@ def new_requests(draw: st.DrawFn, request_id: int, now_s: float) -> NewRequest:
         request_id,
         draw(PROMPTS),
         max_new_tokens=draw(st.integers(1, 16)),
-        sampling=SamplingParams(seed=draw(st.integers(0, 3))),
+        sampling=SamplingParams(
+            seed=draw(st.integers(0, 3)), top_logprobs=draw(st.sampled_from((None, None, None, 0, 1)))
+        ),
         stop_token_ids=draw(st.frozensets(st.integers(0, VOCABULARY - 1), max_size=4)),
         ignore_eos=draw(st.booleans()),
         tenant=draw(st.sampled_from("ab")),
         priority=draw(st.integers(0, 1)),
         deadline_s=now_s + draw(st.sampled_from((0.5, 3.0, 1e6, 1e6, 1e6))),
+        speculation=draw(SPECULATION),
+        retention=draw(RETENTION),
+        grammar=draw(st.sampled_from(("", "", "", "", "", "fine", BROKEN_GRAMMAR))),
+        kind=draw(st.sampled_from((*[RequestKind.GENERATE] * 5, RequestKind.EMBED))),
     )
 
 
 def check_plan(drive: Drive, plan: StepPlan) -> None:
     """What must hold of every plan on its own."""
     rows = len(plan.slots)
-    limits, pool = drive.limits, drive.scheduler._pool
-    assert {
-        len(array) for array in (plan.epochs, plan.starts, plan.counts, plan.page_tables[0], plan.samples, plan.fresh)
-    } == {rows}
-    assert 0 < sum(plan.counts) == len(plan.tokens) <= limits.max_batch_tokens
+    limits = drive.limits
+    arrays = (plan.epochs, plan.starts, plan.counts, plan.samples, plan.fresh, plan.draft_limits, *plan.page_tables)
+    assert {len(array) for array in arrays} == {rows}
+    assert 0 < sum(plan.counts) == len(plan.tokens)
+    assert sum(plan.counts) + sum(plan.draft_limits) <= limits.max_batch_tokens
     assert len(set(plan.slots)) == rows <= limits.max_running
+    assert all(plan.counts[row] == 1 for row in range(plan.tokens.count(TOKEN_ON_DEVICE)))
+    if any(plan.draft_limits):
+        assert len(drive.launched) == 1, "a step with drafts runs alone"
+        drafting = [row for row, limit in enumerate(plan.draft_limits) if limit]
+        assert all(plan.counts[row] == 1 and plan.samples[row] for row in drafting)
+    for number in range(len(limits.groups)):
+        check_tables(drive, plan, number)
+
+
+def visible(limits: SchedulerLimits, plan: StepPlan, group: int, row: int) -> tuple[int, ...]:
+    """Pages that a row of a plan reads or writes in a group."""
+    start, end = plan.starts[row], plan.starts[row] + plan.counts[row] + plan.draft_limits[row]
+    first = first_visible_block(start, limits.groups[group].window_tokens, limits.page_tokens)
+    return plan.page_tables[group][row][first : limits.pages_for(end)]
+
+
+def check_tables(drive: Drive, plan: StepPlan, group: int) -> None:
+    """Pages of a plan in one group: enough, and written by one row alone."""
+    limits, pool = drive.limits, drive.scheduler._pools.pools[group]
     written: list[int] = []
-    for start, count, table in zip(plan.starts, plan.counts, plan.page_tables[0], strict=True):
-        assert count >= 1
-        assert len(set(table)) == len(table) >= limits.pages_for(start + count)
-        written += table[start // limits.page_tokens : limits.pages_for(start + count)]
+    for row, start in enumerate(plan.starts):
+        end = start + plan.counts[row] + plan.draft_limits[row]
+        assert len(plan.page_tables[group][row]) >= limits.pages_for(end)
+        seen = visible(limits, plan, group, row)
+        assert len(set(seen)) == len(seen)
+        written += plan.page_tables[group][row][start // limits.page_tokens : limits.pages_for(end)]
     assert len(set(written)) == len(written), "two rows write one page"
     assert all(pool._users[page] == 1 for page in written), "a page is written while it is shared"
-    assert all(plan.counts[row] == 1 for row in range(plan.tokens.count(TOKEN_ON_DEVICE)))
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -90,10 +142,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.added: dict[int, NewRequest] = {}
         self.refused = 0
 
-    @initialize(limits=LIMIT_CHOICES)
-    def start(self, limits: object) -> None:
-        assert isinstance(limits, type(LIMITS))
-        self.drive = Drive(limits)
+    @initialize(
+        limits=LIMIT_CHOICES, acceptance=st.sampled_from((0.0, 0.5, 0.9, 1.0)), eagerness=st.sampled_from((0.5, 1.0))
+    )
+    def start(self, limits: SchedulerLimits, acceptance: float, eagerness: float) -> None:
+        self.drive = Drive(limits, acceptance=acceptance, eagerness=eagerness)
 
     @rule(data=st.data())
     def add(self, data: st.DataObject) -> None:
@@ -131,18 +184,35 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def pages_are_conserved(self) -> None:
         load = self.drive.scheduler.load()
-        assert load.pages_free + load.pages_used + load.pages_held == load.pages_total
+        for pool, group in zip(load.pools, self.drive.limits.groups, strict=True):
+            assert pool.free + pool.used + pool.held == pool.total == group.pages
         assert load.running <= self.drive.limits.max_running
         if self.drive.limits.admission is AdmissionPolicy.GUARANTEED_NO_EVICT:
             assert load.preemptions == 0
 
     @invariant()
-    def no_page_of_a_step_in_flight_is_free(self) -> None:
-        pool = self.drive.scheduler._pool
-        for step in self.drive.scheduler._planner.in_flight:
-            pages = {page for table in step.plan.page_tables[0] for page in table}
-            pages |= {source for _, source, _, _ in step.plan.copies}
-            assert all(pool._users[page] or pool._holds[page] for page in pages)
+    def no_page_that_a_step_in_flight_sees_is_free(self) -> None:
+        scheduler = self.drive.scheduler
+        for number, pool in enumerate(scheduler._pools.pools):
+            for step in scheduler._planner.in_flight:
+                plan = step.plan
+                pages = {
+                    page for row in range(len(plan.slots)) for page in visible(scheduler.limits, plan, number, row)
+                }
+                pages |= {source for group, source, _, _ in plan.copies if group == number}
+                assert all(pool._users[page] or pool._holds[page] for page in pages)
+
+    @invariant()
+    def rows_at_rest_keep_no_pages_for_drafts_and_none_behind_the_window(self) -> None:
+        scheduler = self.drive.scheduler
+        rows, limits = scheduler._rows, scheduler.limits
+        if scheduler.in_flight:
+            return
+        for slot in rows.order:
+            for number, group in enumerate(limits.groups):
+                assert len(rows.tables[number][slot]) <= limits.pages_for(rows.length[slot])
+                first = first_visible_block(rows.computed[slot], group.window_tokens, limits.page_tokens)
+                assert rows.firsts[number][slot] == first
 
     def teardown(self) -> None:
         if not hasattr(self, "drive"):
@@ -150,23 +220,50 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.drive.run(depth=2)
         assert self.drive.ended.keys() == self.added.keys()
         for request_id, new in self.added.items():
-            self.check_end(new, self.drive.tokens.get(request_id, []), self.drive.ended[request_id].reason)
+            self.check_end(new, self.drive.tokens.get(request_id, []), self.drive.ended[request_id])
+            wanted = new.sampling.top_logprobs is not None
+            expected = [logprobs_of(token) if wanted else None for token in self.drive.tokens.get(request_id, [])]
+            assert self.drive.logprobs.get(request_id, []) == expected
         self.drive.assert_at_rest()
 
     @staticmethod
-    def check_end(new: NewRequest, tokens: Sequence[int], reason: FinishReason) -> None:
+    def check_end(new: NewRequest, tokens: Sequence[int], ended: Ended) -> None:
         """A request that was not cut has the tokens of a sequential run, one that was has a prefix of them."""
         expected = sequential_tokens(new, VOCABULARY)
-        if reason in {FinishReason.LENGTH, FinishReason.STOP}:
-            assert list(tokens) == expected
-            assert (reason is FinishReason.LENGTH) == (len(tokens) == new.max_new_tokens)
-        else:
-            assert reason in {FinishReason.ABORT, FinishReason.DEADLINE}
+        check_report(new, ended)
+        if ended.reason in {FinishReason.ABORT, FinishReason.DEADLINE}:
             assert list(tokens) == expected[: len(tokens)]
+        elif new.kind is RequestKind.EMBED:
+            assert (ended.reason, ended.vector, list(tokens)) == (
+                FinishReason.STOP,
+                (float(prompt_hash(new.prompt)),),
+                [],
+            )
+        elif new.grammar == BROKEN_GRAMMAR:
+            assert (ended.reason, ended.message, list(tokens)) == (FinishReason.ERROR, "the grammar broke", [])
+        else:
+            assert list(tokens) == expected
+            stopped = len(tokens) < new.max_new_tokens
+            assert ended.reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
+            assert ended.generated_tokens == len(tokens) + stopped
+
+
+def check_report(new: NewRequest, ended: Ended) -> None:
+    """Counts of drafts agree with each other and with what was generated."""
+    report = ended.speculation
+    if new.speculation is None or new.kind is RequestKind.EMBED or report is None:
+        assert report is None
+        return
+    assert len(report.histogram) == new.speculation.max_tokens + 1
+    assert sum(report.histogram) == report.steps
+    assert sum(count * accepted for accepted, count in enumerate(report.histogram)) == report.accepted
+    assert report.accepted <= report.drafted <= report.steps * new.speculation.max_tokens
+    assert report.accepted <= ended.generated_tokens <= new.max_new_tokens
+    assert 1 <= report.mean_acceptance_tokens <= 1 + new.speculation.max_tokens
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestScheduler.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
 
 
 def _turn(drive: Drive, operations: Sequence[tuple[str, NewRequest | None]]) -> list[StepPlan]:
@@ -185,8 +282,7 @@ def _turn(drive: Drive, operations: Sequence[tuple[str, NewRequest | None]]) -> 
 
 @settings(max_examples=40, deadline=None)
 @given(limits=LIMIT_CHOICES, data=st.data())
-def test_the_same_events_give_the_same_plans(limits: object, data: st.DataObject) -> None:
-    assert isinstance(limits, type(LIMITS))
+def test_the_same_events_give_the_same_plans(limits: SchedulerLimits, data: st.DataObject) -> None:
     operations: list[tuple[str, NewRequest | None]] = []
     added: list[NewRequest] = []
     for name in data.draw(st.lists(st.sampled_from(("add", "launch", "commit", "abort")), max_size=40)):
@@ -202,8 +298,9 @@ def test_the_same_events_give_the_same_plans(limits: object, data: st.DataObject
 
 @settings(max_examples=40, deadline=None)
 @given(limits=LIMIT_CHOICES, others=st.integers(1, 4), tenants=st.sampled_from(("a", "b", "ab")))
-def test_a_large_request_is_served_while_small_ones_keep_coming(limits: object, others: int, tenants: str) -> None:
-    assert isinstance(limits, type(LIMITS))
+def test_a_large_request_is_served_while_small_ones_keep_coming(
+    limits: SchedulerLimits, others: int, tenants: str
+) -> None:
     drive = Drive(limits)
     for n in range(2, 2 + others):
         drive.add(request(n, range(5), tenant=tenants[n % len(tenants)]))
@@ -221,9 +318,8 @@ def test_a_large_request_is_served_while_small_ones_keep_coming(limits: object, 
 
 @settings(max_examples=30, deadline=None)
 @given(limits=LIMIT_CHOICES, count=st.integers(2, 16), depth=st.sampled_from((1, 2)))
-def test_any_shortage_ends_and_everyone_gets_all_tokens(limits: object, count: int, depth: int) -> None:
-    assert isinstance(limits, type(LIMITS))
-    drive = Drive(replace(limits, pages=10))
+def test_any_shortage_ends_and_everyone_gets_all_tokens(limits: SchedulerLimits, count: int, depth: int) -> None:
+    drive = Drive(replace(limits, groups=full(10)))
     added = [request(n, range(n, n + 20), max_new_tokens=20, priority=n % 2) for n in range(1, count + 1)]
     for new in added:
         drive.add(new)

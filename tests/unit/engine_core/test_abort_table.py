@@ -6,7 +6,7 @@ import pytest
 
 from forebay.contract.errors import Bug
 from forebay.engine.request import TRANSITIONS, FinishReason, Request, State
-from scheduler_build import LIMITS, REQUEST, VOCABULARY, Drive, request
+from scheduler_build import LIMITS, REQUEST, VOCABULARY, Drive, full, request
 from script_runner import sequential_tokens
 
 
@@ -100,7 +100,7 @@ def test_an_abort_in_two_steps_frees_at_the_commit_of_the_later_one() -> None:
 
 
 def test_pages_held_by_a_step_are_not_given_to_anyone_before_its_commit() -> None:
-    drive = Drive(replace(LIMITS, pages=4, max_running=2))
+    drive = Drive(replace(LIMITS, groups=full(4), max_running=2))
     drive.add(request(1))
     drive.launch()
     aborted(drive, 1)
@@ -128,7 +128,7 @@ def test_a_stop_committed_while_the_next_step_is_in_flight_drains_until_that_ste
 
 def preempted(depth: int) -> Drive:
     """Two requests that cannot both fit; the second has just been preempted with `depth` steps in flight."""
-    drive = Drive(replace(LIMITS, pages=7, max_batch_tokens=64))
+    drive = Drive(replace(LIMITS, groups=full(7), max_batch_tokens=64))
     drive.add(request(1, range(8), max_new_tokens=12))
     drive.add(request(2, range(20, 28), max_new_tokens=12))
     for _ in range(100):

@@ -8,7 +8,7 @@ from forebay.contract.errors import Bug, InvalidRequest, InvalidSpec, Overloaded
 from forebay.engine.limits import AdmissionPolicy, SchedulerLimits
 from forebay.engine.plan import TOKEN_ON_DEVICE, StepResult
 from forebay.engine.request import FinishReason
-from scheduler_build import LIMITS, VOCABULARY, Drive, request
+from scheduler_build import LIMITS, VOCABULARY, Drive, full, request
 from script_runner import sequential_tokens
 
 
@@ -121,7 +121,7 @@ def test_a_partial_page_is_copied_when_enough_of_it_agrees() -> None:
 
 
 def test_a_request_that_fills_the_pool_is_admitted_although_a_copy_would_not_fit() -> None:
-    drive = Drive(replace(LIMITS, pages=4, min_copy_tokens=2))
+    drive = Drive(replace(LIMITS, groups=full(4), min_copy_tokens=2))
     drive.add(request(1, range(8), max_new_tokens=2))
     drive.run()
     new = request(2, [*range(7), *range(40, 48)], max_new_tokens=2)
@@ -149,7 +149,7 @@ def test_without_prefix_reuse_nothing_is_kept() -> None:
 
 
 def test_cached_pages_give_way_least_recently_used_first() -> None:
-    drive = Drive(replace(LIMITS, pages=8))
+    drive = Drive(replace(LIMITS, groups=full(8)))
     for request_id, first in ((1, 0), (2, 100)):
         drive.add(request(request_id, range(first, first + 12), max_new_tokens=1))
         drive.run()
@@ -164,7 +164,7 @@ def test_cached_pages_give_way_least_recently_used_first() -> None:
 
 
 def test_a_shortage_of_pages_preempts_the_latest_of_the_lowest_priority() -> None:
-    drive = Drive(replace(LIMITS, pages=12, max_batch_tokens=64))
+    drive = Drive(replace(LIMITS, groups=full(12), max_batch_tokens=64))
     first, second, third = (request(n, range(n * 20, n * 20 + 8), max_new_tokens=12) for n in (1, 2, 3))
     for new in (replace(first, priority=-1), second, third):
         drive.add(new)
@@ -178,7 +178,7 @@ def test_a_shortage_of_pages_preempts_the_latest_of_the_lowest_priority() -> Non
 
 
 def test_a_row_waits_for_pages_that_a_step_holds_instead_of_preempting() -> None:
-    drive = Drive(replace(LIMITS, pages=9))
+    drive = Drive(replace(LIMITS, groups=full(9)))
     for n in (1, 2, 3):
         drive.add(request(n, range(n * 20, n * 20 + 7), max_new_tokens=8, deadline_s=1.0 if n == 3 else 1e9))
     for _ in range(5):
@@ -195,7 +195,7 @@ def test_a_row_waits_for_pages_that_a_step_holds_instead_of_preempting() -> None
 
 
 def test_admission_leaves_a_page_for_each_running_row() -> None:
-    drive = Drive(replace(LIMITS, pages=8))
+    drive = Drive(replace(LIMITS, groups=full(8)))
     drive.add(request(1, range(14), max_new_tokens=8))
     drive.step()
     drive.add(request(2, range(20, 36), max_new_tokens=1))
@@ -207,7 +207,7 @@ def test_admission_leaves_a_page_for_each_running_row() -> None:
 
 
 def test_guaranteed_no_evict_never_preempts() -> None:
-    drive = Drive(replace(LIMITS, pages=12, admission=AdmissionPolicy.GUARANTEED_NO_EVICT))
+    drive = Drive(replace(LIMITS, groups=full(12), admission=AdmissionPolicy.GUARANTEED_NO_EVICT))
     for n in range(1, 6):
         drive.add(request(n, range(n * 20, n * 20 + 8), max_new_tokens=12))
     drive.run(depth=2)
@@ -311,7 +311,7 @@ def test_token_ids_out_of_range_are_refused(token: int) -> None:
 
 
 def test_a_request_that_just_fits_the_pool_finishes() -> None:
-    drive = Drive(replace(LIMITS, pages=4))
+    drive = Drive(replace(LIMITS, groups=full(4)))
     drive.add(request(1, max_new_tokens=7))
     with pytest.raises(InvalidRequest):
         drive.add(request(2, max_new_tokens=8))
@@ -338,9 +338,9 @@ def test_results_out_of_order_or_of_the_wrong_size_are_bugs() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"pages": 0}, {"max_running": 0}, {"max_batch_tokens": 7}, {"max_in_flight": 3}], ids=str
+    "changes", [{"groups": ()}, {"max_running": 0}, {"max_batch_tokens": 7}, {"max_in_flight": 3}], ids=str
 )
-def test_impossible_limits_name_their_field(changes: dict[str, int]) -> None:
+def test_impossible_limits_name_their_field(changes: dict[str, object]) -> None:
     values = {name: getattr(LIMITS, name) for name in LIMITS.__slots__} | changes
     with pytest.raises(InvalidSpec) as caught:
         SchedulerLimits(**values)

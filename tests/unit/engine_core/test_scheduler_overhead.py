@@ -10,7 +10,7 @@ from collections.abc import Callable
 from forebay.engine.limits import SchedulerLimits
 from forebay.engine.plan import StepPlan, StepResult
 from forebay.engine.scheduler import Scheduler
-from scheduler_build import request
+from scheduler_build import full, request
 
 DECODES = 256
 ROUNDS = 60
@@ -34,7 +34,7 @@ def reference_loop() -> int:
 def decoding_scheduler() -> Scheduler:
     """A scheduler with `DECODES` rows that all decode."""
     limits = SchedulerLimits(
-        pages=DECODES * 40,
+        groups=full(DECODES * 40),
         page_tokens=16,
         max_running=DECODES,
         max_waiting=DECODES,

@@ -24,10 +24,11 @@ from forebay.engine.messages import (
 )
 from forebay.engine.request import SamplingParams
 from forebay.engine.scheduler import Scheduler
+from scheduler_build import full
 from script_runner import ScriptRunner
 
 LIMITS = SchedulerLimits(
-    pages=32,
+    groups=full(32),
     page_tokens=4,
     max_running=4,
     max_waiting=2,
