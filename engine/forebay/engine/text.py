@@ -20,6 +20,7 @@ import tokenizers
 
 from forebay.contract.errors import InvalidRequest, InvalidSpec
 from forebay.engine.loader.checkpoint import TokenizerSource
+from forebay.engine.structured.tool_prompt import knows_tools, with_tool_block
 
 MAX_RENDERED_CHARS = 16 << 20
 _MAX_REPEAT_CHARS = 1 << 20
@@ -55,6 +56,7 @@ class TextCodec:
         self._special_text = _any_of(token.content for token in added.values() if token.special)
         self.vocabulary_size = self._tokenizer.get_vocab_size()
         self.longest_token_chars = max(len(token) for token in self._tokenizer.get_vocab())
+        self.template_source = source.chat_template or ""
         self._template = ChatTemplate(source) if source.chat_template else None
         self._bytes: dict[int, bytes] = {}
 
@@ -62,6 +64,10 @@ class TextCodec:
         """Token ids of a plain prompt, with the beginning-of-text token where the model wants one."""
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=True).ids
         return ids
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of a text alone, without a beginning-of-text token."""
+        return self._ids(self._tokenizer, text)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Token ids of a rendered conversation; only the template writes special tokens.
@@ -105,6 +111,9 @@ class TextCodec:
         """The prompt text of a conversation; raises `InvalidRequest` naming `messages` when the template refuses it."""
         if self._template is None:
             raise InvalidRequest("messages: this model has no chat template; use /v1/completions", param="messages")
+        has_calls = any(message["role"] == "tool" or "tool_calls" in message for message in messages)
+        if (tools or has_calls) and not knows_tools(self.template_source):
+            return self._template.render(with_tool_block(messages, tools))
         return self._template.render(messages, tools)
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from forebay.contract.errors import EngineFault, InvalidRequest, Overloaded
 from forebay.engine.request import FinishReason
 from forebay.engine.server.answers import Answer, Usage, speculation_report, summed
-from forebay.engine.server.choices import Choice, Delta, Outcome
+from forebay.engine.server.choices import Choice, Delta
 from forebay.engine.server.core_client import End, Progress
 from forebay.engine.server.documents import ChatForm, ChunkWriter, Head
 from forebay.engine.server.errors import Unavailable, problem_of
+from forebay.engine.server.shapes import Outcome
 from text_build import byte_level_codec
 
 CODEC = byte_level_codec()

@@ -1,7 +1,7 @@
 """Encoding, chat templates in their sandbox, and the tokens' bytes."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.contract.errors import InvalidRequest, InvalidSpec
@@ -88,6 +88,7 @@ def test_token_ids_outside_the_vocabulary_add_nothing() -> None:
     assert isinstance(codec, TextCodec)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from([SPECIAL, "<|en", "d|>", "hé", " ", "\U000f0000", "7"]), max_size=8).map("".join))
 def test_no_message_can_write_a_special_token(content: str) -> None:
     codec = byte_level_codec(chat_template="{% for message in messages %}{{ message['content'] }}<|end|>{% endfor %}")

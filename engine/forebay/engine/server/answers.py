@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from forebay.engine.messages import Logprobs, SpeculationCounts
-from forebay.engine.server.choices import Delta, Outcome
+from forebay.engine.server.choices import Delta
 from forebay.engine.server.conversation import ToolCall
+from forebay.engine.server.shapes import Outcome
 from forebay.engine.text import TextCodec
 
 
@@ -21,10 +22,12 @@ class Answer:
     outcome: Outcome
     logprobs: list[tuple[int, Logprobs]] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
+    reasoning: str = ""
 
     def take(self, delta: Delta) -> None:
         """Add everything of a delta but its text, which the caller joins once."""
         self.logprobs += delta.logprobs
+        self.reasoning += delta.reasoning
         for piece in delta.calls:
             if piece.name:
                 self.calls.append(ToolCall(piece.id, piece.name, ""))

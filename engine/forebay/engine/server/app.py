@@ -4,7 +4,6 @@ Handlers hold no state of their own; everything is in `Service`. Paths of `contr
 and probes and ask for no API key. Built by `process.py`.
 """
 
-import hmac
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
@@ -26,9 +25,10 @@ from forebay.contract.names import (
     PATH_READY,
 )
 from forebay.engine.server import documents
+from forebay.engine.server.clients import Clients
 from forebay.engine.server.errors import problem_of, problem_of_status
 from forebay.engine.server.fields import parse_object
-from forebay.engine.server.generate import CHAT, COMPLETIONS, RESPONSES, TENANT_KEY, handler, read_body
+from forebay.engine.server.generate import CHAT, CLIENT_KEY, COMPLETIONS, RESPONSES, handler, read_body
 from forebay.engine.server.openai import parse_detokenize, parse_tokenize
 from forebay.engine.server.service import Service
 
@@ -40,10 +40,10 @@ _log = logging.getLogger(__name__)
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def build_app(service: Service, api_keys: Mapping[str, str]) -> web.Application:
-    """The application of one engine; `api_keys` is client name to key, empty when no key is asked for."""
+def build_app(service: Service, clients: Clients) -> web.Application:
+    """The application of one engine."""
     app = web.Application(
-        middlewares=[_answer_errors, _authenticate(api_keys)],
+        middlewares=[_answer_errors, _authenticate(clients)],
         client_max_size=service.config.max_body_bytes,
     )
     app.on_response_prepare.append(_on_prepare(service))
@@ -112,19 +112,14 @@ def _on_prepare(service: Service) -> Callable[[web.Request, web.StreamResponse],
     return prepare
 
 
-def _authenticate(api_keys: Mapping[str, str]) -> Middleware:
+def _authenticate(clients: Clients) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Next) -> web.StreamResponse:
-        request[TENANT_KEY] = ""
-        if api_keys and request.path not in _OPEN_PATHS:
-            scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-            # Every key is compared, so that the time tells nothing about which one was near.
-            names = [
-                name for name, key in api_keys.items() if hmac.compare_digest(key.encode(), given.strip().encode())
-            ]
-            if scheme.lower() != "bearer" or not names:
+        if request.path not in _OPEN_PATHS:
+            client = clients.find(request.headers.get("Authorization", ""))
+            if client is None:
                 raise InvalidRequest("authorization: a valid API key is needed as a bearer token", status=401)
-            request[TENANT_KEY] = names[0]
+            request[CLIENT_KEY] = client
         return await handler(request)
 
     return check

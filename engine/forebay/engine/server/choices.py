@@ -1,7 +1,7 @@
 """Tokens to answer text, one `Choice` for each answer of a request. Pure.
 
-A choice detokenizes, applies stop strings, counts, keeps log probabilities, and knows how it ended. `Outcome` is what
-the client sees in `finish_reason`, `stop_reason` and the incomplete mark. Used by `exchange.py`.
+A choice detokenizes, applies stop strings, counts, keeps log probabilities, and knows how it ended; a shape gives the
+text of structured answers its meaning. Used by `exchange.py`.
 """
 
 from collections.abc import Sequence
@@ -12,31 +12,10 @@ from forebay.engine.messages import Logprobs, SpeculationCounts
 from forebay.engine.request import FinishReason
 from forebay.engine.server.core_client import End, Progress
 from forebay.engine.server.errors import Unavailable
+from forebay.engine.server.shapes import CallPiece, Outcome, Shape, Shaped
 from forebay.engine.text import Detokenizer, StopMatcher
 
 STOP_REASON_DEADLINE = "deadline"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an answer ended: OpenAI's `finish_reason`, and what ended it (a stop string or the deadline).
-
-    `is_incomplete` marks a structured answer that is not a whole document.
-    """
-
-    finish_reason: str
-    stop_reason: str | None
-    is_incomplete: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CallPiece:
-    """A piece of the tool call at `place` of one answer: `name` opens it, `arguments` is more of its JSON text."""
-
-    place: int
-    id: str
-    name: str
-    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +27,7 @@ class Delta:
     outcome: Outcome | None
     logprobs: Sequence[tuple[int, Logprobs]] = ()
     calls: Sequence[CallPiece] = ()
+    reasoning: str = ""
 
 
 class Choice:
@@ -59,6 +39,7 @@ class Choice:
 
     __slots__ = (
         "_detokenizer",
+        "_shape",
         "_stops",
         "cached_tokens",
         "ended",
@@ -70,7 +51,7 @@ class Choice:
         "tokens",
     )
 
-    def __init__(self, index: int, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+    def __init__(self, index: int, detokenizer: Detokenizer, stops: Sequence[str], shape: Shape | None = None) -> None:
         self.index = index
         self.tokens = 0
         self.cached_tokens = 0
@@ -79,6 +60,7 @@ class Choice:
         self.outcome: Outcome | None = None
         self.ended = False
         self.speculation: SpeculationCounts | None = None
+        self._shape = shape
         self._detokenizer = detokenizer
         self._stops = StopMatcher(stops)
 
@@ -109,10 +91,23 @@ class Choice:
             self.tokens = max(self.tokens, end.generated_tokens)
         self._note_end(end)
         logprobs = progress.logprobs
-        if not logprobs:
+        if not logprobs and self._shape is None:
             return Delta(self.index, text, self.outcome)
         self.logprob_sum += sum(entry[0] for entry in logprobs)
-        return Delta(self.index, text, self.outcome, list(zip(progress.tokens, logprobs, strict=True)))
+        shaped = self._shaped(text, end)
+        shown = list(zip(progress.tokens, logprobs, strict=True)) if logprobs else ()
+        return Delta(self.index, shaped.content, self.outcome, shown, shaped.calls, shaped.reasoning)
+
+    def _shaped(self, text: str, end: End | None) -> Shaped:
+        """The text through the shape, which also has the last word on how the answer ended."""
+        if self._shape is None:
+            return Shaped(text)
+        shaped = self._shape.push(text)
+        if self.outcome is None:
+            return shaped
+        by_token = self._stops.hit is None and end is not None and end.reason is FinishReason.STOP
+        rest, self.outcome = self._shape.finish(self.outcome, by_token=by_token)
+        return Shaped(shaped.content + rest.content, shaped.reasoning + rest.reasoning, (*shaped.calls, *rest.calls))
 
     def _note_end(self, end: End | None) -> None:
         if end is not None:

@@ -20,8 +20,10 @@ from forebay.engine.messages import (
     Add,
     Drain,
     Fault,
+    GrammarBuilt,
     Load,
     Logprobs,
+    Message,
     Ping,
     Ready,
     Refused,
@@ -30,6 +32,10 @@ from forebay.engine.messages import (
 )
 from forebay.engine.request import FinishReason
 from forebay.engine.server.errors import Unavailable
+
+
+def _ignore(_: object) -> None:
+    """Until a part listens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,8 @@ class CoreClient:
         self.load_seconds: float | None = None
         self.load: Load | None = None
         self.fault: str | None = None
+        self.on_grammar: Callable[[GrammarBuilt], None] = _ignore
+        self.on_fault: Callable[[str], None] = _ignore
 
     @property
     def is_loaded(self) -> bool:
@@ -169,6 +177,10 @@ class CoreClient:
         request_id = next(self._ids)
         self._groups[request_id] = group
         return request_id
+
+    def send(self, message: Message) -> None:
+        """Send a message of another part to the core."""
+        self._channel.send(message)
 
     def send_add(self, add: Add) -> None:
         """Send a registered sequence to the core."""
@@ -216,6 +228,7 @@ class CoreClient:
         except ChannelClosed:
             pass
         self.fault = reason
+        self.on_fault(reason)
         self._fail_all(EngineFault(f"the engine failed: {reason}"))
         return reason
 
@@ -242,6 +255,8 @@ class CoreClient:
                 self._note_load(message)
             case Refused():
                 self._refused(message)
+            case GrammarBuilt():
+                self.on_grammar(message)
             case Ready(load_s):
                 self.load_seconds = load_s
                 self._last_answer_s = self._moved_s = self._now_s()

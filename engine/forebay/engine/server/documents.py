@@ -10,7 +10,8 @@ from typing import Any
 import orjson
 
 from forebay.engine.server.answers import Answer, CompletionLogprobs, Usage, Writer, chat_logprobs
-from forebay.engine.server.choices import CallPiece, Delta, Outcome
+from forebay.engine.server.choices import Delta
+from forebay.engine.server.shapes import CallPiece, Outcome
 from forebay.engine.text import TextCodec
 
 SSE_DONE = b"data: [DONE]\n\n"
@@ -49,6 +50,8 @@ def _ending(outcome: Outcome) -> dict[str, Any]:
 
 def _message(answer: Answer) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
     if answer.calls:
         message["content"] = answer.text or None
         message["tool_calls"] = [
@@ -115,7 +118,7 @@ class ChunkWriter:
         start = self._opened.get(delta.index)
         if start is None:
             return self._open(delta)
-        if delta.outcome is None and not delta.logprobs and not delta.calls:
+        if delta.outcome is None and not (delta.logprobs or delta.calls or delta.reasoning):
             # The common case: plain text in the middle of an answer.
             return start + orjson.dumps(delta.text) + self._middle if delta.text else b""
         return self._full(delta)
@@ -139,8 +142,10 @@ class ChunkWriter:
                 return b""
             return self._chunk(delta.index, {"text": delta.text}, logprobs, delta.outcome)
         events = b""
+        if delta.reasoning:
+            events += self._chunk(delta.index, {"delta": {"reasoning_content": delta.reasoning}}, None, None)
         if delta.text or logprobs is not None:
-            events = self._chunk(delta.index, {"delta": {"content": delta.text}}, logprobs, None)
+            events += self._chunk(delta.index, {"delta": {"content": delta.text}}, logprobs, None)
         if delta.calls:
             calls = [_call_delta(piece) for piece in delta.calls]
             events += self._chunk(delta.index, {"delta": {"tool_calls": calls}}, None, None)

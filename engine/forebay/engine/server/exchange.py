@@ -6,6 +6,7 @@ once, and its sequence's last counts follow, so that usage is right. Shapes are 
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from forebay.contract.errors import InvalidRequest
@@ -13,10 +14,14 @@ from forebay.engine.messages import Add
 from forebay.engine.request import Retention
 from forebay.engine.server.answers import Answer, Usage, summed
 from forebay.engine.server.choices import Choice, Delta
+from forebay.engine.server.clients import Client
 from forebay.engine.server.core_client import Group
 from forebay.engine.server.openai import GenerateRequest
 from forebay.engine.server.service import LoadedText, Service, check_length
+from forebay.engine.server.shapes import AfterReasoning, Calls, Document, Shape
+from forebay.engine.structured.reasoning import reasoning_end
 
+REASONING_TAIL_TOKENS = 32
 _SEEDS = 1 << 64
 
 
@@ -29,7 +34,7 @@ class Exchange:
 
     service: Service
     endpoint: str
-    tenant: str
+    client: Client
     began_s: float
     text: LoadedText
     phase: str = "body"
@@ -39,13 +44,11 @@ class Exchange:
     choices: list[Choice] = field(default_factory=list)
     last_token_s: float = 0.0
     failure: str = ""
+    reasoning_end: tuple[int, ...] = ()
 
     async def prepare(self, parsed: GenerateRequest) -> None:
         """Encode the prompts and check all lengths; raises `InvalidRequest` naming the field."""
         self.phase = "prepare"
-        if parsed.structured is not None:
-            field = parsed.structured.source.param
-            raise InvalidRequest(f"{field}: this engine has no grammar compiler", param=field)
         for prompt in parsed.prompts:
             tokens = await self.service.encode(prompt, parsed.tools)
             budget = check_length(
@@ -56,33 +59,65 @@ class Exchange:
                     f"min_tokens: {parsed.sampling.min_tokens} is more than the {budget} tokens an answer may have",
                     param="min_tokens",
                 )
+            self.client.charge(len(tokens), self.service.clock.monotonic_s())
             self.prompts.append(tokens)
             self.budgets.append(budget)
 
-    def submit(self, group: Group, parsed: GenerateRequest) -> None:
+    @asynccontextmanager
+    async def grammar(self, parsed: GenerateRequest) -> AsyncIterator[str]:
+        """The key of the request's compiled grammar while the request lives; empty for free text."""
+        if parsed.structured is None:
+            yield ""
+            return
+        source = parsed.structured.source
+        if self.service.grammars is None:
+            raise InvalidRequest(f"{source.param}: the model names no end-of-text token", param=source.param)
+        codec = self.text.codec
+        if parsed.prompt_field != "prompt":
+            tail = codec.decode_all(self.prompts[0][-REASONING_TAIL_TOKENS:])
+            self.reasoning_end = reasoning_end(codec.template_source, tail, codec.encode_plain)
+        async with self.service.grammars.use(source, self.reasoning_end) as key:
+            yield key
+
+    def _shape(self, parsed: GenerateRequest) -> Shape | None:
+        if parsed.structured is None:
+            return None
+        if parsed.tools:
+            shape: Shape = Calls(self.service.call_id, free_text=parsed.structured.free_text)
+        else:
+            shape = Document(is_json=parsed.structured.is_json)
+        return AfterReasoning(shape) if self.reasoning_end else shape
+
+    def submit(self, group: Group, parsed: GenerateRequest, grammar: str) -> None:
         """One sequence for each prompt and candidate; candidate i samples with the request's seed plus i."""
         self.phase = "waiting"
         service = self.service
         first_seed = service.seed() if parsed.seed is None else parsed.seed
         self.seeds = [(first_seed + candidate) % _SEEDS for candidate in range(parsed.best_of)]
+        config = service.config
+        seconds = config.structured_max_seconds if grammar else config.max_seconds
+        most = config.structured_max_tokens if grammar else config.max_tokens
         eos = () if parsed.stops.ignore_eos else self.text.eos_ids
         for place, (tokens, budget) in enumerate(zip(self.prompts, self.budgets, strict=True)):
             template = Add(
                 request_id=0,
                 prompt=tuple(tokens),
                 sampling=parsed.sampling,
-                max_new_tokens=budget,
+                max_new_tokens=min(budget, most),
                 stop_token_ids=(*eos, *parsed.stops.token_ids),
                 ignore_eos=False,
-                tenant=self.tenant,
+                tenant=self.client.name,
                 priority=parsed.priority,
-                deadline_s=self.began_s + service.config.max_seconds,
+                deadline_s=self.began_s + seconds,
                 speculation=parsed.speculation,
                 retention=_within(parsed.retention, len(tokens)),
+                grammar=grammar,
             )
             for candidate, seed in enumerate(self.seeds):
                 index = place * parsed.best_of + candidate
-                self.choices.append(Choice(index, self.text.codec.detokenizer(), parsed.stops.texts))
+                self.choices.append(
+                    Choice(index, self.text.codec.detokenizer(), parsed.stops.texts, self._shape(parsed))
+                )
                 group.submit(index, replace(template, sampling=replace(parsed.sampling, seed=seed)).with_id)
 
     async def deltas(self, group: Group) -> AsyncIterator[list[Delta]]:
@@ -107,6 +142,7 @@ class Exchange:
         now_s = self.service.clock.monotonic_s()
         metrics = self.service.metrics
         metrics.generated_tokens.inc(by=count)
+        self.client.charge(count, now_s)
         if self.last_token_s == 0.0:
             self.phase = "streaming"
             metrics.first_token_s.observe(now_s - self.began_s)

@@ -14,7 +14,8 @@ from aiohttp import web
 
 from forebay.contract.errors import Blame, Cancelled, ForebayError, InvalidRequest, Overloaded
 from forebay.engine.server.answers import Answer, Form, Usage
-from forebay.engine.server.choices import Choice, Delta, Outcome
+from forebay.engine.server.choices import Choice, Delta
+from forebay.engine.server.clients import Client
 from forebay.engine.server.documents import ChatForm, Head
 from forebay.engine.server.errors import Unavailable, problem_of
 from forebay.engine.server.exchange import Exchange
@@ -24,6 +25,7 @@ from forebay.engine.server.openai import GenerateRequest, parse_chat, parse_comp
 from forebay.engine.server.responses_documents import ResponseHead, ResponsesForm
 from forebay.engine.server.responses_request import parse_responses
 from forebay.engine.server.service import Service
+from forebay.engine.server.shapes import Outcome
 from forebay.engine.server.stream import EventStream
 from forebay.engine.structured.outcome import INCOMPLETE_HEADER
 
@@ -31,7 +33,7 @@ Parse = Callable[[dict[str, Any], RequestLimits], GenerateRequest]
 MakeForm = Callable[[Exchange, GenerateRequest], Form]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SPECULATION_HEADER = "x-forebay-speculation"
-TENANT_KEY = web.RequestKey("tenant", str)
+CLIENT_KEY = web.RequestKey("client", Client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,9 @@ def handler(service: Service, endpoint: Endpoint) -> Handler:
         phase = "body"
         exchange: Exchange | None = None
         try:
-            with service.request():
-                exchange = Exchange(service, endpoint.name, request[TENANT_KEY], began_s, service.loaded())
+            client = request[CLIENT_KEY]
+            with service.request(), client.request(began_s):
+                exchange = Exchange(service, endpoint.name, client, began_s, service.loaded())
                 body = await read_body(request, service.config.body_seconds)
                 parsed = endpoint.parse(parse_object(body), exchange.text.limits)
                 response = await _generate(request, exchange, endpoint, parsed)
@@ -144,8 +147,15 @@ async def _generate(
 ) -> web.StreamResponse:
     await exchange.prepare(parsed)
     form = endpoint.form(exchange, parsed)
+    async with exchange.grammar(parsed) as grammar:
+        return await _answer(request, exchange, parsed, form, grammar)
+
+
+async def _answer(
+    request: web.Request, exchange: Exchange, parsed: GenerateRequest, form: Form, grammar: str
+) -> web.StreamResponse:
     with exchange.service.client.group() as group:
-        exchange.submit(group, parsed)
+        exchange.submit(group, parsed, grammar)
         deltas = exchange.deltas(group)
         if parsed.stream:
             return await _stream(request, exchange, deltas, form)

@@ -6,7 +6,6 @@ is told, and the process exits with 1 so that whoever supervises it starts a new
 """
 
 import asyncio
-import json
 import logging
 import signal
 import socket
@@ -29,10 +28,13 @@ from forebay.engine.messages import Start
 from forebay.engine.resolve import Resolved
 from forebay.engine.runner.compute import Compute
 from forebay.engine.server.app import build_app
+from forebay.engine.server.clients import Clients, read_clients
 from forebay.engine.server.core_client import CoreClient
 from forebay.engine.server.guard import GuardedConnection
 from forebay.engine.server.metrics import EngineMetrics
 from forebay.engine.server.service import Service
+from forebay.engine.structured.compiler import CompileLimits, Compiler, CompilerModel
+from forebay.engine.structured.service import Grammars
 from forebay.engine.text import TextCodec
 
 EXIT_FAULT = 1
@@ -70,26 +72,12 @@ class EngineSetup:
     draft_path: Path | None = None
 
 
-def read_api_keys(path: str) -> dict[str, str]:
-    """Client name to API key from a JSON file; empty for an empty path. Raises `InvalidSpec`."""
-    if not path:
-        return {}
-    try:
-        document = json.loads(Path(path).read_bytes())
-    except (OSError, ValueError) as error:
-        raise InvalidSpec(f"api_keys_file: cannot read {path}: {error}", field="api_keys_file") from error
-    is_valid = isinstance(document, dict) and document and all(isinstance(k, str) and k for k in document.values())
-    if not is_valid:
-        raise InvalidSpec("api_keys_file: must hold an object of client name to API key", field="api_keys_file")
-    return dict(document)
-
-
 def serve(setup: EngineSetup) -> int:
     """Run the engine until it is told to stop or fails; returns the exit code."""
-    return uvloop.run(_serve(setup, read_api_keys(setup.resolved.config.api_keys_file)))
+    return uvloop.run(_serve(setup, read_clients(setup.resolved.config.api_keys_file)))
 
 
-async def _serve(setup: EngineSetup, api_keys: Mapping[str, str]) -> int:
+async def _serve(setup: EngineSetup, entries: Mapping[str, tuple[str, Mapping[str, int]]]) -> int:
     config = setup.resolved.config
     listener = _listen(config.host, config.port)
     core, client = await _start_core(setup)
@@ -97,7 +85,7 @@ async def _serve(setup: EngineSetup, api_keys: Mapping[str, str]) -> int:
     service = Service(setup.resolved, client, EngineMetrics(VERSION), setup.environment.engine_id, clock)
     stop = _StopSignals()
     runner = web.AppRunner(
-        build_app(service, api_keys),
+        build_app(service, Clients(entries, clock.monotonic_s())),
         handler_cancellation=True,
         access_log=None,
         keepalive_timeout=config.keepalive_seconds,
@@ -192,6 +180,14 @@ async def _load_text(setup: EngineSetup, service: Service) -> None:
 
     codec, eos_ids = await asyncio.to_thread(load)
     service.set_text(codec, eos_ids, setup.model.vocab)
+    if eos_ids:
+        config = service.config
+        compiler = Compiler(
+            CompilerModel(setup.model_path, setup.model.vocab, eos_ids),
+            CompileLimits(config.grammar_seconds, config.grammar_cache_bytes),
+            time.monotonic,
+        )
+        service.set_grammars(Grammars(compiler, service.client.send, config.grammar_cache_bytes))
 
 
 async def _ping(client: CoreClient) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 import orjson
 
 from forebay.engine.server.answers import Answer, Usage, chat_logprobs, speculation_report
-from forebay.engine.server.choices import CallPiece, Delta, Outcome
+from forebay.engine.server.choices import Delta
 from forebay.engine.server.conversation import ToolCall
+from forebay.engine.server.shapes import CallPiece, Outcome
 from forebay.engine.text import TextCodec
 
 _PER_REQUEST: dict[str, Any] = {

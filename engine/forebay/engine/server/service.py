@@ -24,6 +24,7 @@ from forebay.engine.server.limits import RequestLimits
 from forebay.engine.server.metrics import EngineMetrics
 from forebay.engine.server.openai import Prompt
 from forebay.engine.structured.request import StructuredSettings, Tool
+from forebay.engine.structured.service import Grammars
 from forebay.engine.text import TextCodec
 
 INLINE_CHARS = 2048
@@ -58,6 +59,7 @@ class Service:
         self._idle = asyncio.Event()
         self._idle.set()
         self.text: LoadedText | None = None
+        self.grammars: Grammars | None = None
         self._engine_id = engine_id
         self._answers = itertools.count(1)
         self._answer_prefix = secrets.token_hex(6)
@@ -85,6 +87,12 @@ class Service:
             may_record=config.record != "off",
         )
         self.text = LoadedText(codec, eos_ids, limits)
+
+    def set_grammars(self, grammars: Grammars) -> None:
+        """Structured output is possible; the core's answers about grammars go there."""
+        self.grammars = grammars
+        self.client.on_grammar = grammars.note_built
+        self.client.on_fault = grammars.fail
 
     def unready_reason(self) -> str | None:
         """Why the engine is not ready, or None when it is."""
@@ -135,6 +143,10 @@ class Service:
     def answer_id(self, prefix: str) -> str:
         """A fresh id for an answer."""
         return f"{prefix}-{self._answer_prefix}{next(self._answers):08x}"
+
+    def call_id(self) -> str:
+        """A fresh id for a tool call."""
+        return f"call_{secrets.token_hex(12)}"
 
     def seed(self) -> int:
         """A seed for a request that named none: 63 bits from the system."""

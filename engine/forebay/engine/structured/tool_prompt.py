@@ -25,7 +25,9 @@ def knows_tools(template: str) -> bool:
 
 
 def with_tool_block(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The conversation for a template without tools: the block in front, calls and results as text."""
+    """The conversation for a template without tools: the block in front if any, calls and results as text."""
+    if not tools:
+        return [_as_text(message) for message in messages]
     lines = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     block = _BLOCK.format(tools=lines, open=CALL_OPEN, close=CALL_CLOSE)
     turns = [_as_text(message) for message in messages]
