@@ -15,13 +15,12 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from forebay.engine.attention.batch import build_batch
-from forebay.engine.attention.paged import PagedCache
-from forebay.engine.limits import SchedulerLimits
+from forebay.engine.limits import PoolGroup, SchedulerLimits
 from forebay.engine.loader.checkpoint import read_config, read_tokenizer
-from forebay.engine.loader.weights import open_tensors
-from forebay.engine.models.registry import load_model
+from forebay.engine.models.executors import build_torch_executor
 from forebay.engine.request import NewRequest
+from forebay.engine.runner.compute import Compute, choose_compute, cpu_features, parse_cpuinfo
+from forebay.engine.runner.executor import ExecutorSizes, StepInputs
 from forebay.engine.runner.runner import LaunchedStep, StepRunner
 from forebay.engine.scheduler import Scheduler
 from model_build import GREEDY, PAGE_TOKENS, Sequences, runner_for
@@ -122,7 +121,7 @@ def test_in_mixed_batches_every_token_is_the_same(
 ) -> None:
     """Through the real scheduler: two steps in flight, prefill in chunks, reused prefixes, too few pages for all."""
     limits = SchedulerLimits(
-        pages=50,
+        groups=(PoolGroup("full", 50),),
         page_tokens=PAGE_TOKENS,
         max_running=20,
         max_waiting=20,
@@ -194,9 +193,9 @@ def test_bf16_stays_within_its_stated_tolerance(
     prompts: list[list[int]], answers: list[list[int]], hardware: bool
 ) -> None:
     texts = list(zip(prompts, answers, strict=True))[::4]
-    exact = _next_token_logits(texts, lambda tensor: tensor.float(), torch.float32)
-    bf16 = (lambda tensor: tensor.bfloat16()) if hardware else (lambda tensor: tensor.bfloat16().float())
-    rounded = _next_token_logits(texts, bf16, torch.bfloat16)
+    exact = _next_token_logits(texts, choose_compute("fp32", cpu_features()))
+    flags = "avx512_bf16" if hardware else "avx2"
+    rounded = _next_token_logits(texts, choose_compute("bf16", parse_cpuinfo(f"flags: {flags}")))
     expected, got = exact.log_softmax(-1), rounded.log_softmax(-1)
     divergence = (expected.exp() * (expected - got)).sum(-1)
     agreement = (exact.argmax(-1) == rounded.argmax(-1)).float().mean()
@@ -206,19 +205,20 @@ def test_bf16_stays_within_its_stated_tolerance(
     assert float(divergence.mean()) > 0
 
 
-def _next_token_logits(texts: list[tuple[list[int], list[int]]], cast: Any, kv_dtype: torch.dtype) -> torch.Tensor:
+def _next_token_logits(texts: list[tuple[list[int], list[int]]], compute: Compute) -> torch.Tensor:
     """fp32 logits [rows, vocab] at every generated position of `texts` (prompt, answer)."""
     path = smollm2_gguf()
-    config = read_config(path)
-    model = load_model(open_tensors(path, config), config, cast, 2)
-    cache = PagedCache(config, pages=40, page_tokens=PAGE_TOKENS, dtype=kv_dtype)
+    executor = build_torch_executor(path, read_config(path), compute, ExecutorSizes((40,), PAGE_TOKENS, 1, 700, 2))
     logits = []
     for prompt, answer in texts:
-        tokens = prompt + answer[:-1]
-        pages = tuple(range(-(-len(tokens) // PAGE_TOKENS)))
-        batch = build_batch(np.array([0]), np.array([len(tokens)]), [pages], PAGE_TOKENS, model.dtype)
-        answered = torch.arange(len(prompt) - 1, len(tokens))
-        with torch.inference_mode():
-            positions = torch.arange(len(tokens))
-            logits.append(model.forward(torch.tensor(tokens), positions, batch, cache, answered).float())
+        tokens = np.array(prompt + answer[:-1])
+        inputs = StepInputs(
+            tokens=tokens,
+            positions=np.arange(len(tokens)),
+            starts=np.array([0]),
+            counts=np.array([len(tokens)]),
+            tables=(np.arange(-(-len(tokens) // PAGE_TOKENS), dtype=np.int32)[None],),
+            sampled=np.arange(len(prompt) - 1, len(tokens)),
+        )
+        logits.append(executor.logits(inputs))
     return torch.cat(logits)

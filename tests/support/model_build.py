@@ -1,4 +1,4 @@
-"""Builders for model tests: tiny random Llama checkpoints and step plans written by hand.
+"""Builders for model tests: tiny random checkpoints of every native family and step plans written by hand.
 
 Tiny models are initialised wide (0.15), so that a wrong attention cannot pass within a tolerance. `Sequences` is a
 scheduler without policy: a test says which sequence advances by how many tokens and gets the plan.
@@ -23,30 +23,57 @@ PAGE_TOKENS = 16
 GREEDY = SamplingParams(temperature=0.0, top_k=0, top_p=1.0, seed=0)
 
 
-def save_tiny_llama(folder: Path, shard_size: str = "50GB", **changes: Any) -> Any:
-    """A random fp32 transformers Llama, also saved to `folder`; returns the transformers model."""
-    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 - seconds of imports that few tests need
+TINY: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.15,
+    "tie_word_embeddings": False,
+}
+EXPERTS: dict[str, Any] = {"moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {"num_hidden_layers": 3}),
+    "qwen3": ("Qwen3ForCausalLM", {}),
+    "qwen3_moe": ("Qwen3MoeForCausalLM", EXPERTS),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        {
+            "sliding_window": 16,
+            "layer_types": [*["sliding_attention"] * 3, "full_attention"],
+            "query_pre_attn_scalar": 24,
+            "tie_word_embeddings": True,
+        },
+    ),
+}
+"""Class in transformers and what differs from `TINY`."""
 
-    shape: dict[str, Any] = {
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "intermediate_size": 128,
-        "max_position_embeddings": 512,
-        "initializer_range": 0.15,
-        "tie_word_embeddings": False,
-        **changes,
-    }
+
+def save_tiny(family: str, folder: Path, shard_size: str = "50GB", **changes: Any) -> Any:
+    """A random fp32 transformers model of a family, also saved to `folder`; returns the transformers model."""
+    import transformers  # noqa: PLC0415 - seconds of imports that few tests need
+
+    name, differences = FAMILIES[family]
+    model_class = getattr(transformers, name)
+    shape = {key: value for key, value in {**TINY, **differences, **changes}.items() if value is not None}
     torch.manual_seed(7)
-    model = LlamaForCausalLM(LlamaConfig(**shape)).float().eval()
-    for name, parameter in model.named_parameters():
+    model = model_class(model_class.config_class(**shape)).float().eval()
+    norm = 0.0 if family == "gemma3" else 1.0
+    for parameter_name, parameter in model.named_parameters():
         # Norm weights and biases start as constants, which would hide that one is read wrongly or not at all.
         if parameter.dim() == 1:
-            torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.15)
+            torch.nn.init.normal_(parameter, mean=norm if "norm" in parameter_name else 0.0, std=0.15)
     model.save_pretrained(folder, max_shard_size=shard_size)
     return model
+
+
+def save_tiny_llama(folder: Path, shard_size: str = "50GB", **changes: Any) -> Any:
+    """`save_tiny` for the family that most tests need."""
+    return save_tiny("llama", folder, shard_size, **changes)
 
 
 def runner_for(path: Path, dtype: str = "fp32", pages: int = 256, max_running: int = 32) -> StepRunner:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from forebay.contract.errors import InvalidSpec
+from forebay.engine.loader import gguf_metadata, hf_families
 from forebay.engine.loader.checkpoint import (
     RopeScaling,
     file_digest,
@@ -14,8 +15,7 @@ from forebay.engine.loader.checkpoint import (
     read_tokenizer,
     resolve_model_path,
 )
-from forebay.engine.loader.metadata import SUPPORTED_ARCHITECTURES
-from forebay.engine.models.registry import LOADERS
+from forebay.engine.loader.metadata import NATIVE_ARCHITECTURES
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -146,5 +146,6 @@ def test_the_digest_changes_with_any_byte_and_name(tmp_path: Path) -> None:
     assert len({first, second, file_digest(tmp_path)}) == 3
 
 
-def test_every_supported_architecture_has_a_module() -> None:
-    assert tuple(LOADERS) == SUPPORTED_ARCHITECTURES
+def test_both_layouts_know_every_native_architecture() -> None:
+    assert tuple(hf_families.FAMILIES) == NATIVE_ARCHITECTURES
+    assert tuple(gguf_metadata.ARCHITECTURES.values()) == NATIVE_ARCHITECTURES

@@ -1,15 +1,11 @@
-"""Precision choice by CPU flags, and sizes against real allocations."""
+"""Precision choice by CPU flags."""
 
 from pathlib import Path
 
 import pytest
-import torch
 
 from forebay.contract.errors import InvalidSpec
-from forebay.engine.attention.paged import PagedCache
-from forebay.engine.loader.checkpoint import ModelConfig, kv_bytes_per_page, weight_bytes
 from forebay.engine.runner.compute import choose_compute, cpu_features, parse_cpuinfo
-from model_build import save_tiny_llama
 
 X86 = (
     "processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nflags\t\t: fpu avx512f {}\n\nprocessor\t: 1\nmodel name\t: Other\n"
@@ -72,38 +68,3 @@ def test_an_unknown_precision_is_refused_with_the_known_ones() -> None:
 
 def test_a_missing_cpuinfo_means_no_features(tmp_path: Path) -> None:
     assert cpu_features(tmp_path / "absent").flags == frozenset()
-
-
-def config(**changes: object) -> ModelConfig:
-    shape: dict[str, object] = {
-        "architecture": "llama",
-        "layers": 3,
-        "hidden": 64,
-        "heads": 4,
-        "kv_heads": 2,
-        "head_dim": 16,
-        "intermediate": 128,
-        "vocab": 512,
-        "rope_theta": 1e4,
-        "rms_eps": 1e-5,
-        "max_positions": 512,
-        "tied_embeddings": False,
-        **changes,
-    }
-    return ModelConfig(**shape)  # type: ignore[arg-type] # a test builder by keyword
-
-
-@pytest.mark.parametrize(("dtype", "torch_dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
-def test_page_bytes_equal_the_allocated_pool(dtype: str, torch_dtype: torch.dtype) -> None:
-    cache = PagedCache(config(), pages=7, page_tokens=16, dtype=torch_dtype)
-    assert cache.size_bytes == 7 * kv_bytes_per_page(config(), dtype, 16)
-
-
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("biased", [False, True])
-def test_weight_bytes_equal_the_real_parameter_count(tmp_path: Path, tied: bool, biased: bool) -> None:
-    model = save_tiny_llama(tmp_path, tie_word_embeddings=tied, attention_bias=biased, mlp_bias=biased)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    shape = config(tied_embeddings=tied, attention_bias=biased, mlp_bias=biased)
-    assert weight_bytes(shape, "fp32") == 4 * parameters
-    assert weight_bytes(shape, "bf16") == 2 * parameters

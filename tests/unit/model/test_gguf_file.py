@@ -83,7 +83,7 @@ def test_an_empty_file_and_a_text_file_are_not_gguf(tmp_path: Path) -> None:
 
 def test_an_unknown_architecture_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     model = save_tiny_llama(tmp_path / "hf", num_hidden_layers=1, vocab_size=64)
-    with pytest.raises(InvalidSpec, match=r"'mamba' is not supported; supported: llama"):
+    with pytest.raises(InvalidSpec, match=r"'mamba' is not supported; supported: llama, qwen3"):
         read_config(write_tiny_gguf(model, tmp_path / "mamba.gguf", architecture="mamba"))
     with pytest.raises(InvalidSpec, match=r"'llama with experts' is not supported"):
         read_config(write_tiny_gguf(model, tmp_path / "moe.gguf", metadata={"expert_count": 8}))

@@ -8,18 +8,20 @@ import math
 
 import torch
 
-from forebay.engine.loader.metadata import ModelConfig, RopeScaling
+from forebay.engine.loader.metadata import RopeScaling
 
 
-def rotary_frequencies(config: ModelConfig, factors: torch.Tensor | None) -> torch.Tensor:
+def rotary_frequencies(
+    head_dim: int, theta: float, scaling: RopeScaling | None = None, factors: torch.Tensor | None = None
+) -> torch.Tensor:
     """fp32 [head_dim / 2] in radians a token; `factors` of the same shape divide it when a file carries its own."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    frequencies = 1.0 / (config.rope_theta**exponents)
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    frequencies = 1.0 / (theta**exponents)
     if factors is not None:
         return frequencies / factors.float()
-    if config.rope_scaling is None:
+    if scaling is None:
         return frequencies
-    return _stretched(frequencies, config.rope_scaling)
+    return _stretched(frequencies, scaling)
 
 
 def _stretched(frequencies: torch.Tensor, scaling: RopeScaling) -> torch.Tensor:

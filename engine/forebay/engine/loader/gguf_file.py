@@ -21,6 +21,7 @@ _STRING: Final = 8
 _ARRAY: Final = 9
 _MAX_ITEMS: Final = 1 << 24
 _MAX_DIMENSIONS: Final = 4
+_MAX_ALIGNMENT: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +116,14 @@ def _read(scan: _Scan) -> GgufHeader:
         key = scan.string()
         metadata[key] = scan.value(int(scan.unpack("I")))
     entries = [_tensor_entry(scan) for _ in range(tensor_count)]
-    alignment = int(metadata.get("general.alignment", 32))
-    if alignment <= 0:
-        scan.fail(f"impossible alignment {alignment}")
+    alignment = metadata.get("general.alignment", 32)
+    if type(alignment) is not int or not 0 < alignment <= _MAX_ALIGNMENT:
+        scan.fail(f"impossible alignment {alignment!r}")
     base = -(-scan.position // alignment) * alignment
     size = len(scan.view)
     tensors = {name: TensorEntry(entry.shape, entry.kind, base + entry.offset) for name, entry in entries}
+    if len(tensors) != len(entries):
+        scan.fail("two tensors have the same name")
     for name, entry in tensors.items():
         if entry.offset >= size:
             scan.fail(f"tensor {name!r} starts after the end of the file")

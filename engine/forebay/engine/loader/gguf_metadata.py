@@ -11,7 +11,8 @@ from forebay.engine.loader.bpe import PRE_TOKENIZERS, BpeVocabulary, tokenizer_d
 from forebay.engine.loader.gguf_file import GgufHeader
 from forebay.engine.loader.metadata import (
     FIELD,
-    SUPPORTED_ARCHITECTURES,
+    MAX_LAYERS,
+    Experts,
     ModelConfig,
     RopeScaling,
     TokenizerSource,
@@ -19,40 +20,79 @@ from forebay.engine.loader.metadata import (
     refuse_architecture,
 )
 
+ARCHITECTURES: Final = {"llama": "llama", "qwen3": "qwen3", "qwen3moe": "qwen3_moe", "gemma3": "gemma3_text"}
+_GEMMA3_27B_LAYERS: Final = 62
 _CONTROL_TOKEN: Final = 3
 _USER_DEFINED_TOKEN: Final = 4
 
 
 def read_config(header: GgufHeader) -> ModelConfig:
-    """Configuration in the header of a llama-family file; `InvalidSpec` names a missing key or unsupported value."""
-    architecture = str(_required(header, "general.architecture"))
-    if architecture not in SUPPORTED_ARCHITECTURES:
-        raise refuse_architecture(architecture, str(header.path))
-    if _optional(header, f"{architecture}.expert_count", 0):
-        raise refuse_architecture(f"{architecture} with experts", str(header.path))
-    hidden, heads = _integer(header, "embedding_length"), _integer(header, "attention.head_count")
-    head_dim = int(_optional(header, f"{architecture}.attention.key_length", hidden // max(heads, 1)))
-    if int(_optional(header, f"{architecture}.rope.dimension_count", head_dim)) != head_dim:
-        raise InvalidSpec(f"{header.path}: partial rotary positions are not supported for llama", field=FIELD)
-    return check_config(
-        ModelConfig(
-            architecture=architecture,
-            layers=_integer(header, "block_count"),
-            hidden=hidden,
-            heads=heads,
-            kv_heads=int(_optional(header, f"{architecture}.attention.head_count_kv", heads)),
-            head_dim=head_dim,
-            intermediate=_integer(header, "feed_forward_length"),
-            vocab=_vocabulary_rows(header),
-            rope_theta=float(_optional(header, f"{architecture}.rope.freq_base", 10000.0)),
-            rms_eps=_single(float(_required(header, f"{architecture}.attention.layer_norm_rms_epsilon"))),
-            max_positions=_integer(header, "context_length"),
-            tied_embeddings="output.weight" not in header.tensors,
-            attention_bias="blk.0.attn_q.bias" in header.tensors,
-            mlp_bias="blk.0.ffn_up.bias" in header.tensors,
-            rope_scaling=_rope_scaling(header, architecture),
-        ),
-        str(header.path),
+    """Configuration in the header; `InvalidSpec` names a missing key, a bad value or an unsupported architecture."""
+    named = str(_required(header, "general.architecture"))
+    architecture = ARCHITECTURES.get(named)
+    if architecture is None:
+        raise refuse_architecture(named, str(header.path))
+    try:
+        config = _config(header, architecture)
+    except (TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
+        raise InvalidSpec(f"{header.path}: a metadata value has the wrong type: {error}", field=FIELD) from error
+    return check_config(config, str(header.path))
+
+
+def _config(header: GgufHeader, architecture: str) -> ModelConfig:
+    has_experts = bool(_setting(header, "expert_count", 0))
+    if has_experts != (architecture == "qwen3_moe"):
+        raise refuse_architecture(f"{architecture} with{'' if has_experts else 'out'} experts", str(header.path))
+    layers, hidden, heads = (
+        _integer(header, key) for key in ("block_count", "embedding_length", "attention.head_count")
+    )
+    head_dim = int(_setting(header, "attention.key_length", hidden // max(heads, 1)))
+    if int(_setting(header, "rope.dimension_count", head_dim)) != head_dim:
+        raise InvalidSpec(f"{header.path}: partial rotary positions are not supported for {architecture}", field=FIELD)
+    return ModelConfig(
+        architecture=architecture,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=int(_setting(header, "attention.head_count_kv", heads)),
+        head_dim=head_dim,
+        intermediate=_integer(header, "feed_forward_length"),
+        vocab=_vocabulary_rows(header),
+        rope_theta=float(_setting(header, "rope.freq_base", 10000.0)),
+        rms_eps=_single(float(_setting(header, "attention.layer_norm_rms_epsilon"))),
+        max_positions=_integer(header, "context_length"),
+        tied_embeddings="output.weight" not in header.tensors,
+        attention_bias="blk.0.attn_q.bias" in header.tensors,
+        mlp_bias="blk.0.ffn_up.bias" in header.tensors,
+        rope_scaling=_rope_scaling(header),
+        experts=_experts(header) if has_experts else None,
+        **(_gemma3(header, layers, hidden, heads, head_dim) if architecture == "gemma3_text" else {}),
+    )
+
+
+def _gemma3(header: GgufHeader, layers: int, hidden: int, heads: int, head_dim: int) -> dict[str, Any]:
+    """What the family fixes and the file leaves out: five sliding layers before each full one, local base 10000."""
+    pattern = int(_setting(header, "attention.sliding_window_pattern", 6))
+    if pattern <= 0:
+        raise InvalidSpec(f"{header.path}: impossible sliding window pattern {pattern}", field=FIELD)
+    sliding = tuple(layer for layer in range(min(layers, MAX_LAYERS)) if (layer + 1) % pattern)
+    # The 27B model scales by the width a head would have had, and no key of the file says so.
+    scaled_width = hidden // max(heads, 1) if layers == _GEMMA3_27B_LAYERS else head_dim
+    return {
+        "local_rope_theta": float(_setting(header, "rope.freq_base_swa", 10000.0)),
+        "sliding_layers": sliding,
+        "window_tokens": _integer(header, "attention.sliding_window") if sliding else 0,
+        "attention_scale": float(max(scaled_width, 1)) ** -0.5,
+        "logit_softcap": float(_setting(header, "final_logit_softcapping", 0.0)),
+    }
+
+
+def _experts(header: GgufHeader) -> Experts:
+    return Experts(
+        count=_integer(header, "expert_count"),
+        per_token=_integer(header, "expert_used_count"),
+        intermediate=_integer(header, "expert_feed_forward_length"),
+        normalise=True,
     )
 
 
@@ -101,15 +141,15 @@ def read_tokenizer(header: GgufHeader) -> TokenizerSource:
     )
 
 
-def _rope_scaling(header: GgufHeader, architecture: str) -> RopeScaling | None:
-    kind = str(_optional(header, f"{architecture}.rope.scaling.type", "none"))
+def _rope_scaling(header: GgufHeader) -> RopeScaling | None:
+    kind = str(_setting(header, "rope.scaling.type", "none"))
     if kind == "none":
         return None
     if kind != "linear":
         raise InvalidSpec(
             f"{header.path}: rope scaling {kind!r} is not supported; supported: none, linear, llama3", field=FIELD
         )
-    return RopeScaling("linear", float(_required(header, f"{architecture}.rope.scaling.factor")))
+    return RopeScaling("linear", float(_setting(header, "rope.scaling.factor")))
 
 
 def _vocabulary_rows(header: GgufHeader) -> int:
@@ -134,7 +174,13 @@ def _single(value: float) -> float:
 
 
 def _integer(header: GgufHeader, name: str) -> int:
-    return int(_required(header, f"{header.metadata['general.architecture']}.{name}"))
+    return int(_setting(header, name))
+
+
+def _setting(header: GgufHeader, name: str, default: Any = None) -> Any:
+    """A key below the file's architecture; without a default it must be there."""
+    key = f"{header.metadata['general.architecture']}.{name}"
+    return _required(header, key) if default is None else header.metadata.get(key, default)
 
 
 def _required(header: GgufHeader, key: str) -> Any:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from forebay.contract.errors import InvalidSpec
+from forebay.engine.loader.hf_families import native_config
 from forebay.engine.loader.metadata import (
     FIELD,
-    SUPPORTED_ARCHITECTURES,
+    NATIVE_ARCHITECTURES,
     ModelConfig,
-    RopeScaling,
     TokenizerSource,
     check_config,
     refuse_architecture,
@@ -26,40 +26,17 @@ def read_config(folder: Path) -> ModelConfig:
     file = folder / "config.json"
     document = _json(file)
     architecture = str(document.get("model_type"))
-    if architecture not in SUPPORTED_ARCHITECTURES:
-        raise refuse_architecture(architecture, str(file))
     if document.get("quantization_config"):
         raise InvalidSpec(
             f"{file}: quantized safetensors are not supported; use bf16 or fp32 weights or GGUF", field=FIELD
         )
-    if document.get("hidden_act", "silu") != "silu":
-        raise InvalidSpec(
-            f"{file}: hidden_act {document['hidden_act']!r} is not supported; supported: silu", field=FIELD
-        )
+    if architecture not in NATIVE_ARCHITECTURES:
+        raise refuse_architecture(architecture, str(file))
     try:
-        hidden, heads = int(document["hidden_size"]), int(document["num_attention_heads"])
-        rope = document.get("rope_parameters") or {}
-        theta = rope.get("rope_theta", document.get("rope_theta", 10000.0))
-        config = ModelConfig(
-            architecture=architecture,
-            layers=int(document["num_hidden_layers"]),
-            hidden=hidden,
-            heads=heads,
-            kv_heads=int(document.get("num_key_value_heads") or heads),
-            head_dim=int(document.get("head_dim") or hidden // max(heads, 1)),
-            intermediate=int(document["intermediate_size"]),
-            vocab=int(document["vocab_size"]),
-            rope_theta=float(theta),
-            rms_eps=float(document.get("rms_norm_eps", 1e-6)),
-            max_positions=int(document.get("max_position_embeddings", 2048)),
-            tied_embeddings=bool(document.get("tie_word_embeddings", False)),
-            attention_bias=bool(document.get("attention_bias", False)),
-            mlp_bias=bool(document.get("mlp_bias", False)),
-            rope_scaling=_rope_scaling(document, file),
-        )
+        config = native_config(document, str(file))
     except KeyError as error:
         raise InvalidSpec(f"{file} has no key {error}; is it the model's own config.json?", field=FIELD) from error
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, AttributeError, OverflowError, ZeroDivisionError) as error:
         raise InvalidSpec(f"{file} has a value of the wrong type: {error}", field=FIELD) from error
     return check_config(config, str(file))
 
@@ -85,24 +62,6 @@ def read_tokenizer(folder: Path) -> TokenizerSource:
         eos_token=eos_token,
         add_bos=bos_token is not None and bos_token in json.dumps(document.get("post_processor"), ensure_ascii=False),
     )
-
-
-def _rope_scaling(document: dict[str, Any], file: Path) -> RopeScaling | None:
-    scaling = document.get("rope_parameters") or document.get("rope_scaling") or {}
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
-        return None
-    if kind == "linear":
-        return RopeScaling("linear", float(scaling["factor"]))
-    if kind == "llama3":
-        return RopeScaling(
-            "llama3",
-            float(scaling["factor"]),
-            float(scaling["low_freq_factor"]),
-            float(scaling["high_freq_factor"]),
-            int(scaling["original_max_position_embeddings"]),
-        )
-    raise InvalidSpec(f"{file}: rope type {kind!r} is not supported; supported: default, linear, llama3", field=FIELD)
 
 
 def _eos_ids(folder: Path, tokenizer_eos: int | None) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Values that describe a checkpoint: model configuration and tokenizer source.
 
 They are the same for every file layout, so that nothing behind the loader knows where a model came from. The set of
-supported architectures lives here because the metadata readers refuse the rest by name before any tensor is read.
+native architectures lives here because the metadata readers decide before any tensor is read, and without torch.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,9 @@ from typing import Final
 from forebay.contract.errors import InvalidSpec
 
 FIELD: Final = "model"
-SUPPORTED_ARCHITECTURES: Final = ("llama",)
+MAX_LAYERS: Final = 4096
+NATIVE_ARCHITECTURES: Final = ("llama", "qwen3", "qwen3_moe", "gemma3_text")
+"""Model types of Hugging Face configurations; GGUF names are mapped to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,35 @@ class LayerGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class Experts:
+    """Mixture of experts: `count` experts of width `intermediate`, `per_token` used; `dense_layers` have none.
+
+    The weights of the chosen experts are divided by their sum when `normalise`.
+    """
+
+    count: int
+    per_token: int
+    intermediate: int
+    normalise: bool
+    dense_layers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pooling:
+    """How a sentence vector is made from the final hidden states: "last" or "mean" token, unit length or not."""
+
+    kind: str
+    normalise: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Shape and constants of a decoder model; widths in elements, `max_positions` in tokens."""
+    """Shape and constants of a decoder model; widths in elements, `max_positions` and `window_tokens` in tokens.
+
+    `sliding_layers` see `window_tokens` positions and turn by `local_rope_theta` when that is not 0.
+    `attention_scale` 0 means 1 / sqrt(head_dim). `parameters` is 0 for native architectures, whose size follows from
+    the shape; otherwise the generic path runs the model and `value_dim` may be narrower than `head_dim`.
+    """
 
     architecture: str
     layers: int
@@ -60,6 +89,37 @@ class ModelConfig:
     attention_bias: bool = False
     mlp_bias: bool = False
     rope_scaling: RopeScaling | None = None
+    local_rope_theta: float = 0.0
+    window_tokens: int = 0
+    sliding_layers: tuple[int, ...] = ()
+    experts: Experts | None = None
+    attention_scale: float = 0.0
+    attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
+    parameters: int = 0
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether transformers computes the model instead of a native module."""
+        return self.architecture not in NATIVE_ARCHITECTURES
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """Whether queries and keys are normalised per head before rotary positions."""
+        return self.architecture != "llama"
+
+    @property
+    def has_output_norms(self) -> bool:
+        """Whether results of attention and feed-forward are normalised before they join the residual."""
+        return self.architecture == "gemma3_text"
+
+    @property
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """Layers by the KV pages they keep, full attention first; one group for most models."""
+        sliding = set(self.sliding_layers)
+        full = tuple(layer for layer in range(self.layers) if layer not in sliding)
+        groups = (LayerGroup("full", 0, full), LayerGroup("sliding", self.window_tokens, self.sliding_layers))
+        return tuple(group for group in groups if group.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +140,44 @@ class TokenizerSource:
     add_bos: bool
 
 
+_MAX_WIDTH: Final = 1 << 24
+
+
 def check_config(config: ModelConfig, where: str) -> ModelConfig:
     """`config` itself when its numbers fit together, else `InvalidSpec` naming the number; `where` is the file."""
-    for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "max_positions"):
-        if getattr(config, name) <= 0:
-            raise InvalidSpec(f"{where}: {name} is {getattr(config, name)}, must be positive", field=FIELD)
+    for name, size in _sizes(config).items():
+        if size <= 0:
+            raise _bad(where, f"{name} is {size}, must be positive")
+        if size > (MAX_LAYERS if name == "layers" else _MAX_WIDTH):
+            raise _bad(where, f"{name} is {size}, which is more than any model has")
     if config.heads % config.kv_heads:
-        raise InvalidSpec(
-            f"{where}: {config.heads} query heads are not a multiple of {config.kv_heads} KV heads", field=FIELD
-        )
+        raise _bad(where, f"{config.heads} query heads are not a multiple of {config.kv_heads} KV heads")
     if config.head_dim % 2:
-        raise InvalidSpec(f"{where}: head size {config.head_dim} is odd; rotary positions need pairs", field=FIELD)
+        raise _bad(where, f"head size {config.head_dim} is odd; rotary positions need pairs")
+    if config.experts is not None and config.experts.per_token > config.experts.count:
+        raise _bad(where, f"{config.experts.per_token} of {config.experts.count} experts cannot be used at once")
+    if not (config.rope_theta > 0 and config.rms_eps >= 0 and config.attention_scale >= 0):
+        raise _bad(where, f"rope theta {config.rope_theta}, epsilon {config.rms_eps} or the scale is out of range")
     return config
 
 
-def refuse_architecture(name: str, where: str) -> InvalidSpec:
+def _sizes(config: ModelConfig) -> dict[str, int]:
+    """Everything that counts something, by name."""
+    names = ("layers", "hidden", "heads", "kv_heads", "head_dim", "intermediate", "vocab", "max_positions")
+    sizes: dict[str, int] = {name: getattr(config, name) for name in names}
+    if config.experts is not None:
+        sizes |= {"experts": config.experts.count, "experts per token": config.experts.per_token}
+        sizes |= {"width of an expert": config.experts.intermediate}
+    if config.sliding_layers:
+        sizes |= {"window": config.window_tokens}
+    return sizes
+
+
+def _bad(where: str, why: str) -> InvalidSpec:
+    return InvalidSpec(f"{where}: {why}", field=FIELD)
+
+
+def refuse_architecture(name: str, where: str, hint: str = "") -> InvalidSpec:
     """The error for an architecture that has no native module."""
-    supported = ", ".join(SUPPORTED_ARCHITECTURES)
-    return InvalidSpec(f"{where}: architecture {name!r} is not supported; supported: {supported}", field=FIELD)
+    native = ", ".join(NATIVE_ARCHITECTURES)
+    return _bad(where, f"architecture {name!r} is not supported; supported: {native}{hint}")

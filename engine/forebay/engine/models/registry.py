@@ -1,46 +1,70 @@
-"""Which native module runs an architecture.
+"""From a checkpoint to a decoder description, for every architecture with a native module.
 
-The names equal `loader.metadata.SUPPORTED_ARCHITECTURES` (a test holds both together): the metadata half refuses an
-unknown architecture before torch is imported.
+The names are `loader.metadata.NATIVE_ARCHITECTURES`: the metadata half decides before torch is imported. Called by the
+executors' builders.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from pathlib import Path
 
 import torch
 
-from forebay.engine.attention.batch import AttentionBatch
-from forebay.engine.attention.paged import PagedCache
-from forebay.engine.loader.metadata import ModelConfig, refuse_architecture
-from forebay.engine.loader.weights import TensorSource
-from forebay.engine.models.llama import load_llama
-
-Cast = Callable[[torch.Tensor], torch.Tensor]
+from forebay.engine.layers.rotary import rotary_frequencies
+from forebay.engine.loader.metadata import NATIVE_ARCHITECTURES, ModelConfig, refuse_architecture
+from forebay.engine.loader.weights import TensorSource, open_tensors
+from forebay.engine.models.checkpoint_tensors import CheckpointTensors
+from forebay.engine.models.decoder import DecoderShape, DecoderSpec, LayerShape
 
 
-class Model(Protocol):
-    """A decoder over a flat token axis and a paged cache."""
-
-    config: ModelConfig
-    dtype: torch.dtype
-
-    def forward(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        batch: AttentionBatch,
-        cache: PagedCache,
-        sampled: torch.Tensor,
-    ) -> torch.Tensor:
-        """Logits [len(sampled), vocab]; see `LlamaModel.forward`."""
+def open_decoder(path: Path, config: ModelConfig) -> DecoderSpec:
+    """The decoder at a resolved path; `InvalidSpec` for an architecture without a native module or broken files."""
+    if config.architecture not in NATIVE_ARCHITECTURES:
+        raise refuse_architecture(config.architecture, str(path))
+    source = open_tensors(path, config)
+    return DecoderSpec(decoder_shape(config), _frequencies(source, config), CheckpointTensors(source, config))
 
 
-LOADERS: Final[Mapping[str, Callable[[TensorSource, ModelConfig, Cast, int], Model]]] = {"llama": load_llama}
+def decoder_shape(config: ModelConfig) -> DecoderShape:
+    """The numbers of a native decoder."""
+    groups = config.layer_groups
+    group_of = {layer: place for place, group in enumerate(groups) for layer in group.layers}
+    is_gemma = config.architecture == "gemma3_text"
+    return DecoderShape(
+        hidden=config.hidden,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        vocab=config.vocab,
+        max_positions=config.max_positions,
+        rms_eps=config.rms_eps,
+        attention_scale=config.attention_scale or config.head_dim**-0.5,
+        attention_softcap=config.attention_softcap,
+        logit_softcap=config.logit_softcap,
+        embedding_scale=config.hidden**0.5 if is_gemma else 1.0,
+        activation="gelu_tanh" if is_gemma else "silu",
+        has_qk_norm=config.has_qk_norm,
+        has_output_norms=config.has_output_norms,
+        tied_head=config.tied_embeddings,
+        layers=tuple(_layer_shape(config, layer, group_of[layer]) for layer in range(config.layers)),
+        groups=groups,
+    )
 
 
-def load_model(source: TensorSource, config: ModelConfig, cast: Cast, threads: int) -> Model:
-    """The model with all weights read through `cast`; `InvalidSpec` for an architecture without a module."""
-    loader = LOADERS.get(config.architecture)
-    if loader is None:
-        raise refuse_architecture(config.architecture, "model")
-    return loader(source, config, cast, threads)
+def _layer_shape(config: ModelConfig, layer: int, group: int) -> LayerShape:
+    experts = config.experts if config.experts is not None and layer not in config.experts.dense_layers else None
+    is_sliding = layer in config.sliding_layers
+    return LayerShape(
+        rope=1 if is_sliding and config.local_rope_theta else 0,
+        group=group,
+        window_tokens=config.window_tokens if is_sliding else 0,
+        intermediate=config.intermediate if experts is None else experts.intermediate,
+        experts=0 if experts is None else experts.count,
+        experts_per_token=0 if experts is None else experts.per_token,
+    )
+
+
+def _frequencies(source: TensorSource, config: ModelConfig) -> tuple[torch.Tensor, ...]:
+    factors = source.tensor("rope_factors", (config.head_dim // 2,)) if source.has("rope_factors") else None
+    stretched = rotary_frequencies(config.head_dim, config.rope_theta, config.rope_scaling, factors)
+    if not config.local_rope_theta:
+        return (stretched,)
+    return (stretched, rotary_frequencies(config.head_dim, config.local_rope_theta))

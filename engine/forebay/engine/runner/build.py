@@ -3,30 +3,24 @@
 Called once by the core process, and by tests and tools that want a model without a server.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from forebay.contract.errors import InvalidSpec
-from forebay.engine.attention.paged import PagedCache
-from forebay.engine.layers.quantize import rounded
 from forebay.engine.loader.checkpoint import read_config
 from forebay.engine.loader.metadata import ModelConfig
-from forebay.engine.loader.weights import open_tensors
-from forebay.engine.models.registry import Cast, load_model
+from forebay.engine.models.executors import build_torch_executor
 from forebay.engine.request import DraftKind
 from forebay.engine.runner.compute import Compute
 from forebay.engine.runner.executor import Executor, ExecutorSizes
 from forebay.engine.runner.runner import StepRunner, no_grammar
-from forebay.engine.runner.torch_executor import TorchExecutor
+from forebay.engine.runner.slots import OpenGrammar
 from forebay.engine.speculation.draft_model import ModelDrafter
 from forebay.engine.speculation.drafter import Drafter
 from forebay.engine.speculation.ngram import NgramDrafter
-from forebay.engine.structured.matcher import Matcher
 
-_TORCH_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 _CATCH_UP_TOKENS = 256
 """Most tokens of prompt that a draft model computes in one step: a long one must not stall the other requests."""
 
@@ -44,10 +38,7 @@ def build_executor(path: Path, config: ModelConfig, compute: Compute, sizes: Exe
 
     Raises `InvalidSpec` for a broken checkpoint or no memory.
     """
-    with torch.inference_mode():
-        model = load_model(open_tensors(path, config), config, _cast(compute), sizes.threads)
-        cache = PagedCache(config, sizes.pages[0], sizes.page_tokens, _TORCH_DTYPES[compute.kv])
-    return TorchExecutor(model, cache)
+    return build_torch_executor(path, config, compute, sizes)
 
 
 def build_runner(
@@ -56,7 +47,7 @@ def build_runner(
     compute: Compute,
     sizes: ExecutorSizes,
     drafting: Drafting = Drafting(),
-    open_grammar: Callable[[str], Matcher] = no_grammar,
+    open_grammar: OpenGrammar = no_grammar,
 ) -> StepRunner:
     """The runner of the checkpoint at a resolved path. Sets torch's thread count for the whole process.
 
@@ -86,11 +77,4 @@ def _model_drafter(path: Path, target: ModelConfig, compute: Compute, sizes: Exe
         )
     if [group.window_tokens for group in (*config.layer_groups, target.layer_groups[0])] != [0, 0]:
         raise InvalidSpec("draft and model must have full attention, the draft in all layers", field="draft_model")
-    return ModelDrafter(build_executor(path, config, compute, sizes), (0,), _CATCH_UP_TOKENS)
-
-
-def _cast(compute: Compute) -> Cast:
-    values, matmul = _TORCH_DTYPES[compute.values], _TORCH_DTYPES[compute.matmul]
-    if compute.weights == compute.values:
-        return lambda tensor: tensor.to(values).to(matmul)
-    return lambda tensor: (rounded(tensor, compute.weights) if tensor.dim() == 2 else tensor.to(values)).to(matmul)
+    return ModelDrafter(build_executor(path, config, compute, sizes), (0,), min(_CATCH_UP_TOKENS, sizes.max_tokens))
