@@ -191,13 +191,18 @@ def context(bench: Bench) -> None:
     steps_s: dict[int, list[float]] = {length: [] for length in CONTEXTS}
     with _paused(engine_server(bench.folder, "bf16", 2 * GIB)) as server:
         prompts = {length: bench.prompts(ROWS_IN_BATCH, length - bench.output_tokens // 2) for length in CONTEXTS}
-        for _ in range(bench.rounds + 1):
-            for length in CONTEXTS:
-                answers = bench.run(server, f"context {length}", prompts[length], bench.output_tokens)
-                steps_s[length].append(steady_inter_token_s([answer.times_s for answer in answers]))
-    # The first round leaves the prompts in the prefix cache, so that only the later ones do nothing but decode.
-    short_s, long_s = (statistics.median(steps_s[length][1:]) for length in CONTEXTS)
-    measured: dict[str, Any] = {f"context_{length}_s": spread(values[1:]) for length, values in steps_s.items()}
+        # This leaves the prompts in the prefix cache, so that the rounds do nothing but decode.
+        for length in CONTEXTS:
+            bench.run(server, "warm-up", prompts[length], 1)
+        for length in CONTEXTS * bench.rounds:
+            answers = bench.run(server, f"context {length}", prompts[length], bench.output_tokens)
+            steps_s[length].append(steady_inter_token_s([answer.times_s for answer in answers]))
+    _context_rows(bench, steps_s)
+
+
+def _context_rows(bench: Bench, steps_s: dict[int, list[float]]) -> None:
+    short_s, long_s = (statistics.median(steps_s[length]) for length in CONTEXTS)
+    measured: dict[str, Any] = {f"context_{length}_s": spread(values) for length, values in steps_s.items()}
     what = f"decode step of {ROWS_IN_BATCH} rows, bf16, context {CONTEXTS[1]} over {CONTEXTS[0]}"
     bench.add(Row("step_context", what, "ratio", long_s / short_s, 3.0, is_upper_bound=True, measured=measured))
     rate = ROWS_IN_BATCH * (CONTEXTS[1] - CONTEXTS[0]) * _kv_bytes_per_token() / 1e9 / (long_s - short_s)

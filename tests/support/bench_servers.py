@@ -28,6 +28,7 @@ START_DEADLINE_S = 600.0
 STOP_DEADLINE_S = 60.0
 _PEERS_MISSING = "its environment is missing; run `python3 hack/setup.py engine-peers`"
 _NICE = -15
+_GO_AHEAD_S = 2.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -39,10 +40,18 @@ def peers_folder() -> Path:
 
 def go_ahead(pid: int) -> None:
     """Let the scheduling group of a process run before others; without the right to do so nothing changes."""
+    deadline_s = time.monotonic() + _GO_AHEAD_S
+    # The kernel takes only a few such changes a second, and says so by `BlockingIOError`.
+    while isinstance(_raise_group(pid), BlockingIOError) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+
+
+def _raise_group(pid: int) -> OSError | None:
     try:
         Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))
-    except OSError:
-        return
+    except OSError as error:
+        return error
+    return None
 
 
 def group_pids(group: int) -> list[int]:
