@@ -1,12 +1,11 @@
 """Builders for runners over scripted executors, and mixed sets of sequences to serve."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from forebay.engine.request import DraftKind, SamplingParams, Speculation
 from forebay.engine.runner.executor import Executor
 from forebay.engine.runner.runner import StepRunner, no_grammar
+from forebay.engine.runner.slots import OpenGrammar
 from forebay.engine.speculation.draft_model import ModelDrafter
 from forebay.engine.speculation.drafter import Drafter
 from forebay.engine.speculation.ngram import NgramDrafter
@@ -21,7 +20,7 @@ PAGES = 400
 SLOTS = 6
 
 
-def open_toy(key: str) -> Matcher:
+def open_toy(key: str, _stop_ids: frozenset[int]) -> Matcher:
     """A toy matcher from a key "classes/length"."""
     classes, length = map(int, key.split("/"))
     return ToyMatcher(VOCAB, classes, length)
@@ -30,7 +29,7 @@ def open_toy(key: str) -> Matcher:
 def scripted_runner(
     executor: Executor | None = None,
     draft: Executor | None = None,
-    open_grammar: Callable[[str], Matcher] = open_toy,
+    open_grammar: OpenGrammar = open_toy,
     slots: int = SLOTS,
 ) -> StepRunner:
     """A runner over scripted executors; `draft` defaults to another script, so that some drafts are right."""

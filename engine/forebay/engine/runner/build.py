@@ -9,9 +9,11 @@ from pathlib import Path
 import torch
 
 from forebay.contract.errors import InvalidSpec
+from forebay.engine.cpu.executor import CpuExecutor
 from forebay.engine.loader.checkpoint import read_config
 from forebay.engine.loader.metadata import ModelConfig
 from forebay.engine.models.executors import build_torch_executor
+from forebay.engine.models.registry import open_decoder
 from forebay.engine.request import DraftKind
 from forebay.engine.runner.compute import Compute
 from forebay.engine.runner.executor import Executor, ExecutorSizes
@@ -38,7 +40,9 @@ def build_executor(path: Path, config: ModelConfig, compute: Compute, sizes: Exe
 
     Raises `InvalidSpec` for a broken checkpoint or no memory.
     """
-    return build_torch_executor(path, config, compute, sizes)
+    if compute.kernels == "torch":
+        return build_torch_executor(path, config, compute, sizes)
+    return CpuExecutor(open_decoder(path, config), compute, sizes)
 
 
 def build_runner(

@@ -6,7 +6,7 @@ ends as a `StepResult` with a fault, a sequence that cannot go on as a fault of 
 means. Drafts are verified by choosing at every position, so they never change a token.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
@@ -17,7 +17,7 @@ from forebay.engine.request import DraftKind
 from forebay.engine.runner.choice import Chooser, Chosen
 from forebay.engine.runner.executor import Executor, IntArray, StepInputs, TableArray
 from forebay.engine.runner.inputs import rows_of, step_inputs
-from forebay.engine.runner.slots import SlotTable
+from forebay.engine.runner.slots import OpenGrammar, SlotTable
 from forebay.engine.speculation.drafter import Drafter, DraftRow
 from forebay.engine.speculation.speculator import Speculator
 from forebay.engine.structured.matcher import GrammarFault, Matcher
@@ -38,7 +38,7 @@ class LaunchedStep:
         return self._future.result()
 
 
-def no_grammar(key: str) -> Matcher:
+def no_grammar(key: str, _stop_ids: frozenset[int]) -> Matcher:
     """Stands where an engine has no grammars."""
     raise GrammarFault(f"there is no grammar {key!r}")
 
@@ -52,9 +52,9 @@ class StepRunner:
         max_running: int,
         threads: int,
         drafters: Mapping[DraftKind, Drafter] | None = None,
-        open_grammar: Callable[[str], Matcher] = no_grammar,
+        open_grammar: OpenGrammar = no_grammar,
     ) -> None:
-        """`open_grammar` gives a new matcher for a key, on the worker thread; a `ForebayError` from it ends the row."""
+        """`open_grammar` is called on the worker thread. Drafters follow only rows that ask for their kind."""
         self._executor = executor
         self._slots = SlotTable(max_running, executor.vocab, open_grammar)
         self._chooser = Chooser(self._slots, executor.vocab)
@@ -103,8 +103,15 @@ class StepRunner:
         if served:
             proposals = self._speculator.propose([self._draft_row(plan, row, tables) for row in served])
             for row, proposed in zip(served, proposals, strict=True):
-                drafts[row] = proposed[: self._slots.row(plan.slots[row]).legal_prefix(proposed)]
+                drafts[row] = self._legal(plan.slots[row], proposed)
         return drafts
+
+    def _legal(self, slot: int, proposed: list[int]) -> list[int]:
+        try:
+            return proposed[: self._slots.row(slot).legal_prefix(proposed)]
+        except GrammarFault as error:
+            self._slots.fail(slot, error.message)
+            return []
 
     def _draft_row(self, plan: StepPlan, row: int, tables: tuple[TableArray, ...]) -> DraftRow:
         slot = plan.slots[row]

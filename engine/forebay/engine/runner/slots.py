@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from forebay.contract.errors import ForebayError
 from forebay.engine.plan import TOKEN_ON_DEVICE
 from forebay.engine.request import RequestKind, SlotStart
 from forebay.engine.runner.executor import IntArray, TableArray
 from forebay.engine.sampling.row import Row
 from forebay.engine.structured.matcher import Matcher
+
+OpenGrammar = Callable[[str, frozenset[int]], Matcher]
+"""A new matcher for a grammar's key and the request's stop tokens; a `ForebayError` ends that request only."""
 
 _FIRST_WIDTH = 16
 
@@ -24,7 +26,7 @@ _FIRST_WIDTH = 16
 class SlotTable:
     """State of `size` slots for a vocabulary of `vocab` tokens; `open_grammar` gives a new matcher for a key."""
 
-    def __init__(self, size: int, vocab: int, open_grammar: Callable[[str], Matcher]) -> None:
+    def __init__(self, size: int, vocab: int, open_grammar: OpenGrammar) -> None:
         self._vocab = vocab
         self._open_grammar = open_grammar
         self._last_tokens = np.zeros(size, dtype=np.int64)
@@ -43,11 +45,11 @@ class SlotTable:
         self._rows[slot] = None
         self._plain[slot] = True
         try:
-            matcher = self._open_grammar(start.grammar) if start.grammar else None
+            matcher = self._open_grammar(start.grammar, start.stop_ids) if start.grammar else None
             row = Row(start.sampling, start.tokens[: start.prompt_tokens], start.stop_ids, self._vocab, matcher)
             for token in start.tokens[start.prompt_tokens :]:
                 row.accept(token)
-        except (ForebayError, LookupError) as error:
+        except Exception as error:  # noqa: BLE001 - a grammar library's failure must end this request only
             self.fail(slot, f"the grammar cannot be used: {error}")
         else:
             self._rows[slot] = row
