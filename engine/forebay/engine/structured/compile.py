@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 
 from forebay.contract.errors import InvalidRequest
-from forebay.engine.structured import llguidance_matcher
+from forebay.engine.structured import llguidance_matcher, xgrammar_matcher
 from forebay.engine.structured.ecma import BadPattern, pattern_term
+from forebay.engine.structured.emit_ebnf import NeedsIntersection, ebnf_grammar
 from forebay.engine.structured.emit_lark import lark_grammar
 from forebay.engine.structured.frames import Compiled
 from forebay.engine.structured.lower import Lowering
@@ -98,17 +99,41 @@ def prepare(source: GrammarSource, vocabulary: Vocabulary) -> None:
 
 def compile_source(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
     """The compiled grammar of a source; `InvalidRequest` naming the field when it does not compile."""
+    backend = backend_of(source)
+    if (backend, source.kind) in _FOREIGN:
+        other = "xgrammar" if backend == "llguidance" else "llguidance"
+        text = f"{source.param}: needs {other}, and this engine is configured with structured_backend {backend}"
+        raise InvalidRequest(text, param=source.param)
     try:
-        if source.kind in _START:
-            rules, start = grammar_terms(source)
-            return _llguidance(lark_grammar(rules, start), vocabulary)
-        return _llguidance(source.text, vocabulary)
-    except GrammarFault as error:
-        raise InvalidRequest(f"{source.param}: {error.message}", param=source.param) from error
+        return _COMPILE[backend](source, vocabulary)
+    except (GrammarFault, NeedsIntersection) as error:
+        raise InvalidRequest(f"{source.param}: does not compile: {error}", param=source.param) from error
 
 
-def _llguidance(grammar: str, vocabulary: Vocabulary) -> Compiled:
+def _llguidance(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
+    grammar = source.text if source.kind not in _START else lark_grammar(*grammar_terms(source))
     prototype = llguidance_matcher.build(vocabulary, grammar)
-    matcher = llguidance_matcher.LlguidanceMatcher(prototype, vocabulary, ())
-    matcher.fill(np.zeros(vocabulary.words, np.int32))
+    llguidance_matcher.LlguidanceMatcher(prototype, vocabulary, ()).fill(np.zeros(vocabulary.words, np.int32))
     return Compiled("llguidance", grammar)
+
+
+def _xgrammar(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
+    import xgrammar  # noqa: PLC0415 - imports torch and transformers, only for its own grammars
+
+    grammar = source.text if source.kind not in _START else ebnf_grammar(*grammar_terms(source))
+    compiler = xgrammar.GrammarCompiler(vocabulary.xgrammar, max_threads=1, cache_enabled=False)
+    try:
+        compiled = compiler.compile_grammar(grammar)
+    except RuntimeError as error:
+        raise GrammarFault(str(error)) from error
+    matcher = xgrammar_matcher.XgrammarMatcher(compiled, vocabulary, ())
+    matcher.fill(np.zeros(vocabulary.words, np.int32))
+    return Compiled("xgrammar", compiled.serialize_json())
+
+
+_COMPILE: Final[dict[str, Callable[[GrammarSource, Vocabulary], Compiled]]] = {
+    "llguidance": _llguidance,
+    "xgrammar": _xgrammar,
+}
+_FOREIGN: Final = frozenset({("llguidance", SourceKind.GRAMMAR), ("xgrammar", SourceKind.LARK)})
+"""Languages that a library cannot read."""

@@ -86,16 +86,22 @@ def _edges(choice: _Choice) -> list[_Row]:
     open_rows = list(choice.rows)
     while open_rows:
         row = open_rows.pop(0)
-        for place, item in enumerate(row.items):
-            if isinstance(item, _Choice) and _has_anchor(item):
-                before, after = row.items[:place], row.items[place + 1 :]
-                open_rows += [_Row((*before, *inner.items, *after)) for inner in item.rows]
-                break
-        else:
+        opened = _opened(row)
+        if opened is None:
             rows.append(row)
+        else:
+            open_rows += opened
         if len(rows) + len(open_rows) > MAX_EDGES:
             raise BadPattern("too many alternatives with anchors")
     return rows
+
+
+def _opened(row: _Row) -> list[_Row] | None:
+    """A row with its first group that holds an anchor replaced by each of the group's rows; None without one."""
+    for place, item in enumerate(row.items):
+        if isinstance(item, _Choice) and _has_anchor(item):
+            return [_Row((*row.items[:place], *inner.items, *row.items[place + 1 :])) for inner in item.rows]
+    return None
 
 
 def _has_anchor(choice: _Choice) -> bool:

@@ -6,6 +6,7 @@ lowered exactly is an `InvalidRequest` that names the place. Runs in the compile
 `lower_objects.py`.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -34,13 +35,12 @@ from forebay.engine.structured.terms import (
     ANY_CHAR,
     EMPTY,
     Alt,
-    Both,
     Lexeme,
-    Repeat,
     Rule,
     Term,
     Text,
     alt,
+    both,
     lengths,
     repeat,
     seq,
@@ -282,16 +282,15 @@ class SchemaLowering:
             return None
         terms = [self.pattern_term_at(at.schema, at.pointer, high) for at in flat.patterns]
         terms += [pattern_term(FORMATS[name], high) for name in flat.formats]
+        within = repeat(ANY_CHAR, low, high)
         if not terms:
-            return repeat(ANY_CHAR, low, high)
-        found = terms[0]
-        for term in terms[1:]:
-            found = None if found is None or term is None else Both(found, term)
+            return within
+        found = functools.reduce(both, terms)
         if found is None:
             return None
         shortest, longest = lengths(found)
         is_within = shortest >= low and (stated is None or longest <= high)
-        return found if is_within else Both(found, Repeat(ANY_CHAR, low, high))
+        return found if is_within else both(found, within)
 
     def pattern_term_at(self, pattern: str, pointer: str, longest: int) -> Term | None:
         """Strings in which a pattern is found; `InvalidRequest` when it is not supported."""

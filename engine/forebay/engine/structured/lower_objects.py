@@ -93,18 +93,20 @@ class ObjectLowering:
 
     def _walk(self, members: _Members) -> Term | None:
         """What stands between the braces when there is at least one member."""
-        whole, cap = self._owner.whole, members.counted
+        cap = members.counted
         after = [self._ending(members, count) for count in range(cap + 1)]
         for place in range(len(members.slots) - 1, -1, -1):
-            member, is_required = members.slots[place]
-            here = []
-            for count in range(min(place, cap) + 1):
-                whole.count_place()
-                following = None if members.is_full(count) else after[min(count + 1, cap)]
-                with_it = seq(whole.marks.comma if count else EMPTY, member, following)
-                here.append(with_it if is_required else whole.fresh(alt([with_it, after[count]])))
-            after = here
+            after = [self._place(members, place, count, after) for count in range(min(place, cap) + 1)]
         return after[0]
+
+    def _place(self, members: _Members, place: int, count: int, after: Sequence[Term | None]) -> Term | None:
+        """One declared member, taken or left out, and what follows, when `count` members came before."""
+        whole = self._owner.whole
+        whole.count_place()
+        member, is_required = members.slots[place]
+        following = None if members.is_full(count) else after[min(count + 1, len(after) - 1)]
+        with_it = seq(whole.marks.comma if count else EMPTY, member, following)
+        return with_it if is_required else whole.fresh(alt([with_it, after[count]]))
 
     def _ending(self, members: _Members, count: int) -> Term | None:
         """What may follow the last declared member when `count` members came before (or more, at the cap)."""
