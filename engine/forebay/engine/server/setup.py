@@ -9,10 +9,18 @@ from pathlib import Path
 from forebay.contract.errors import InvalidSpec
 from forebay.engine.cgroup import Machine
 from forebay.engine.config import Environment, Setting
+from forebay.engine.cpu.sizes import packed_weight_bytes
+from forebay.engine.cpu.support import cpu_problem
 from forebay.engine.keys import EngineConfig
-from forebay.engine.loader.checkpoint import kv_bytes_per_page, read_config, resolve_model_path, weight_bytes
+from forebay.engine.loader.checkpoint import (
+    ModelConfig,
+    kv_bytes_per_page,
+    read_config,
+    resolve_model_path,
+    weight_bytes,
+)
 from forebay.engine.resolve import ModelFacts, resolve
-from forebay.engine.runner.compute import choose_compute, cpu_features
+from forebay.engine.runner.compute import Compute, choose_compute, cpu_features
 from forebay.engine.server.process import EngineSetup
 
 
@@ -24,14 +32,23 @@ def prepare(
         raise InvalidSpec("model: is required; give --model PATH", field="model")
     path = resolve_model_path(Path(config.model))
     model = read_config(path)
-    compute = choose_compute(config.dtype, cpu_features())
+    features = cpu_features()
+    problem = cpu_problem(model, features, config.dtype, config.page_tokens)
+    compute = choose_compute(config.dtype, features, config.kernels, config.determinism, problem)
     facts = ModelFacts(
         name=path.stem if path.is_file() else path.resolve().name,
         max_positions=model.max_positions,
-        weight_bytes=weight_bytes(model, compute.matmul),
+        weight_bytes=_weight_bytes(model, compute),
         kv_page_bytes=kv_bytes_per_page(model, compute.kv, config.page_tokens),
     )
     reasons = dict(settings)
-    dtype = reasons["dtype"]
+    dtype, kernels = reasons["dtype"], reasons["kernels"]
     reasons["dtype"] = Setting(dtype.value, dtype.source, f"{dtype.reason}; {compute.reason}")
+    reasons["kernels"] = Setting(compute.kernels, kernels.source, f"{kernels.reason}; {problem or 'the CPU has them'}")
     return EngineSetup(resolve(config, reasons, facts, machine), path, model, compute, environment)
+
+
+def _weight_bytes(model: ModelConfig, compute: Compute) -> int:
+    if compute.kernels == "cpu":
+        return packed_weight_bytes(model, compute.weights)
+    return weight_bytes(model, compute.matmul)

@@ -12,7 +12,7 @@ from forebay.kernels.cpu.convert import convert
 from forebay.kernels.cpu.embed import embed
 from forebay.kernels.cpu.gate import GateFunction, gate
 from forebay.kernels.cpu.gather import gather
-from forebay.kernels.cpu.library import CpuLibrary, Unavailable, cpu_flags, load, runnable_variants
+from forebay.kernels.cpu.library import CpuLibrary, Unavailable, cpu_flags, load
 from forebay.kernels.cpu.linear import (
     PackedLinear,
     activation_kind,
@@ -26,6 +26,7 @@ from forebay.kernels.cpu.op import SAMPLED, TOKENS, Activation, Op, Selection, a
 from forebay.kernels.cpu.records import NumberKind
 from forebay.kernels.cpu.rope_kv import HeadNorm, Rope, rope_kv
 from forebay.kernels.cpu.tape import Step, Tape
+from forebay.kernels.cpu_variants import runnable_variants
 
 __all__ = [
     "SAMPLED",

@@ -10,14 +10,9 @@ from pathlib import Path
 
 import torch
 
-from forebay.kernels.cpu.build import library_name, reason_against_building
+from forebay.kernels.cpu.build import reason_against_building
 from forebay.kernels.cpu.records import RECORDS
-
-HERE = Path(__file__).resolve().parent
-NEEDED_FLAGS = {
-    "v4": frozenset({"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512cd", "avx512_vnni"}),
-    "v3": frozenset({"avx2", "fma", "f16c", "bmi2"}),
-}
+from forebay.kernels.cpu_variants import library_path, runnable_variants
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +48,6 @@ def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset()
 
 
-def runnable_variants(flags: frozenset[str]) -> tuple[str, ...]:
-    """Variants that a CPU with `flags` can run, best first."""
-    return tuple(variant for variant, needed in NEEDED_FLAGS.items() if needed <= flags)
-
-
 def load(variant: str | None = None, *, bf16_instructions: bool | None = None) -> CpuLibrary | Unavailable:
     """The library for this CPU; `variant` and `bf16_instructions` narrow the choice (None = the best there is)."""
     flags = cpu_flags()
@@ -67,7 +57,7 @@ def load(variant: str | None = None, *, bf16_instructions: bool | None = None) -
     chosen = variant or runnable[0]
     if chosen not in runnable:
         return Unavailable(f"the CPU cannot run variant {chosen}")
-    path = HERE / library_name(chosen)
+    path = library_path(chosen)
     if not path.exists():
         return Unavailable(reason_against_building() or f"{path.name} was not built with this installation")
     try:
