@@ -80,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
     benching = commands.add_parser("bench", help="put load on a running engine and measure", allow_abbrev=False)
     benching.set_defaults(run=_bench)
     _bench_flags(benching)
+    rating = commands.add_parser("quality", help="what a precision costs against fp32", allow_abbrev=False)
+    rating.set_defaults(run=_quality)
+    rating.add_argument("--model", required=True, help="path of the model, as for serve")
+    rating.add_argument("--precisions", default="bf16,int8,int4", help="comma-separated precisions to rate")
+    rating.add_argument("--kernels", default="auto", choices=KEYS_BY_NAME["kernels"].values)
+    rating.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    rating.add_argument("--json", action="store_true", help="print JSON instead of a table")
     core = commands.add_parser("core", allow_abbrev=False)
     core.set_defaults(run=_core)
     core.add_argument("--descriptor", type=int, required=True)
@@ -181,6 +188,15 @@ def _bench(arguments: argparse.Namespace) -> int:
         seed=arguments.seed,
     )
     return bench(first_model(target), plan, print, as_json=arguments.json)
+
+
+def _quality(arguments: argparse.Namespace) -> int:
+    from forebay.engine.quality import document, qualities, table  # noqa: PLC0415 - as in _serve
+
+    precisions = [name.strip() for name in arguments.precisions.split(",") if name.strip()]
+    rows = list(qualities(arguments.model, precisions, arguments.kernels, arguments.threads))
+    print(json.dumps(document(arguments.model, rows), indent=1) if arguments.json else table(rows))
+    return 0
 
 
 def _core(arguments: argparse.Namespace) -> int:
