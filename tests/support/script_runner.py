@@ -162,6 +162,7 @@ class ScriptRunner:
             collected.vectors.append((slot, (float(state),)))
         elif start.grammar == BROKEN_GRAMMAR:
             collected.faults.append((len(collected.slots) - 1, "the grammar broke"))
+            self._last_token[slot] = 0
         else:
             run, drafted = self._draft(plan, row, state, start.sampling)
             self._last_token[slot] = run[-1]
