@@ -245,7 +245,7 @@ def _new_request(add: Add) -> NewRequest:
 def scheduler_limits(start: Start) -> SchedulerLimits:
     """The scheduler's limits of a start message."""
     return SchedulerLimits(
-        groups=(PoolGroup("full", start.pages),),
+        groups=tuple(PoolGroup(*group) for group in start.groups),
         page_tokens=start.page_tokens,
         max_running=start.max_running,
         max_waiting=start.max_waiting,
@@ -308,7 +308,8 @@ def _build(channel: CoreChannel) -> CoreLoop:
         batch_invariant=start.batch_invariant,
         reason="chosen by the API process",
     )
-    sizes = ExecutorSizes((start.pages,), start.page_tokens, start.max_running, start.max_batch_tokens, start.threads)
+    pages = tuple(count for _, count, _ in start.groups)
+    sizes = ExecutorSizes(pages, start.page_tokens, start.max_running, start.max_batch_tokens, start.threads)
     model = read_config(path)
     eos_ids = read_tokenizer(path).eos_ids
     grammars = GrammarStore(lambda: Vocabulary.of_model(path, model.vocab, eos_ids))

@@ -20,7 +20,11 @@ SpeculationCounts = tuple[int, int, int, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The first message to the core: what to load and how large. `values` to `batch_invariant`: see `Compute`."""
+    """The first message to the core: what to load and how large. `values` to `batch_invariant`: see `Compute`.
+
+    `groups` has (name, pages, window tokens) of each layer group. `draft_model` is empty when no request may draft with
+    a model.
+    """
 
     model: str
     values: str
@@ -30,7 +34,7 @@ class Start:
     kernels: str
     batch_invariant: bool
     threads: int
-    pages: int
+    groups: tuple[tuple[str, int, int], ...]
     page_tokens: int
     prefix_reuse: bool
     max_running: int

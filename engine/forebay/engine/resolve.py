@@ -7,38 +7,25 @@ later. Printed once at start and served at /v1/forebay/config; the digest compar
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from forebay.contract.errors import InvalidSpec
+from forebay.engine.cache_plan import ModelFacts, capacity_tokens, fit_cache
 from forebay.engine.cgroup import Machine
 from forebay.engine.config import Setting
 from forebay.engine.keys import EngineConfig
 
-PROCESS_BYTES = 512 << 20
-"""Memory of both processes beside weights and KV cache: interpreter, torch, tokenizer, activations."""
-AUTO_KV_SHARE = 0.25
-AUTO_KV_MAX_BYTES = 1 << 30
 _DIGEST_LEAVES_OUT = ("host", "port", "model", "draft_model", "api_keys_file", "log_level", "fault_points")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What sizing needs to know of a model: its file's stem, limits, and bytes at the chosen precision."""
-
-    name: str
-    max_positions: int
-    weight_bytes: int
-    kv_page_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Resolved:
-    """The configuration that runs: `config` with every number fitted, the page count, and a reason per value."""
+    """The configuration that runs: `config` with every number fitted, pages by layer group, and a reason per value."""
 
     config: EngineConfig
-    pages: int
+    pages: tuple[int, ...]
     max_sequence_tokens: int
     settings: Mapping[str, Setting]
     digest: str
@@ -70,9 +57,10 @@ def resolve(config: EngineConfig, settings: Mapping[str, Setting], model: ModelF
         fit("threads", machine.cpus, machine.cpus_reason)
     if not config.served_names:
         fit("served_names", (model.name,), "name of the model file")
-    kv_bytes, kv_reason = _kv_bytes(config, model, machine)
-    pages = kv_bytes // model.kv_page_bytes
-    fit("kv_cache_bytes", pages * model.kv_page_bytes, f"{kv_reason}; {pages} pages of {model.kv_page_bytes} bytes")
+    cache = fit_cache(config, model, machine)
+    for name, (value, reason) in cache.settings.items():
+        fit(name, value, reason)
+    pages = cache.pages
     sequence, sequence_reason = _sequence_tokens(config, model, pages)
     fit("max_sequence_tokens", sequence, sequence_reason)
     _fit_length(config, "max_prompt_tokens", sequence - 1, sequence_reason, fit)
@@ -89,36 +77,10 @@ def resolve(config: EngineConfig, settings: Mapping[str, Setting], model: ModelF
     return Resolved(final, pages, sequence, fitted, _digest(fitted))
 
 
-def _kv_bytes(config: EngineConfig, model: ModelFacts, machine: Machine) -> tuple[int, str]:
-    free = machine.memory_bytes - model.weight_bytes - PROCESS_BYTES
-    budget = (
-        f"{machine.memory_reason} {machine.memory_bytes} bytes, weights {model.weight_bytes}, processes {PROCESS_BYTES}"
-    )
-    least = 2 * model.kv_page_bytes
-    if free < least:
-        raise InvalidSpec(f"model does not fit: {budget}; give the engine more memory", field="model")
-    if config.kv_cache_bytes == 0:
-        whole = -(-model.max_positions // config.page_tokens) * model.kv_page_bytes * config.max_running
-        kv_bytes = max(least, min(whole, int(free * AUTO_KV_SHARE), AUTO_KV_MAX_BYTES))
-        return (
-            kv_bytes,
-            f"the least of all running requests at full length, {AUTO_KV_SHARE:.0%} of free memory and 1 GiB",
-        )
-    if config.kv_cache_bytes > free:
-        raise InvalidSpec(
-            f"kv_cache_bytes {config.kv_cache_bytes} does not fit: at most {free} ({budget})", field="kv_cache_bytes"
-        )
-    if config.kv_cache_bytes < least:
-        raise InvalidSpec(
-            f"kv_cache_bytes {config.kv_cache_bytes} is less than two pages ({least} bytes)", field="kv_cache_bytes"
-        )
-    return config.kv_cache_bytes, "as set, in whole pages"
-
-
-def _sequence_tokens(config: EngineConfig, model: ModelFacts, pages: int) -> tuple[int, str]:
-    in_cache = pages * config.page_tokens
+def _sequence_tokens(config: EngineConfig, model: ModelFacts, pages: Sequence[int]) -> tuple[int, str]:
+    in_cache = capacity_tokens(config, model, pages)
     if in_cache < model.max_positions:
-        return in_cache, f"what the KV cache holds: {pages} pages of {config.page_tokens} tokens"
+        return in_cache, f"what the KV cache holds: {' + '.join(map(str, pages))} pages of {config.page_tokens} tokens"
     return model.max_positions, "context length of the model"
 
 

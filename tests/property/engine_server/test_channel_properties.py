@@ -26,6 +26,10 @@ numbers[tuple[Retention, ...]] = st.lists(numbers[Retention], max_size=3).map(tu
 numbers[Speculation | None] = st.none() | st.builds(Speculation, st.sampled_from(DraftKind), numbers[int])
 numbers[int | None] = st.none() | numbers[int]
 numbers[tuple[tuple[int, float], ...]] = st.lists(st.tuples(numbers[int], numbers[float]), max_size=3).map(tuple)
+numbers[tuple[tuple[int, int], ...]] = st.lists(st.tuples(numbers[int], numbers[int]), max_size=3).map(tuple)
+numbers[tuple[tuple[str, int, int], ...]] = st.lists(
+    st.tuples(numbers[str], numbers[int], numbers[int]), max_size=3
+).map(tuple)
 numbers[SamplingParams] = st.builds(
     SamplingParams, **{name: numbers[kind] for name, kind in SamplingParams.__annotations__.items()}
 )

@@ -9,15 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forebay.contract.errors import InvalidSpec
+from forebay.engine.cache_plan import PROCESS_BYTES, CacheGroup, ModelFacts
 from forebay.engine.cgroup import Machine
 from forebay.engine.config import Layer, file_layer, flag_layer, merge, release_layer
 from forebay.engine.keys import KEYS, KEYS_BY_NAME
-from forebay.engine.resolve import PROCESS_BYTES, ModelFacts, Resolved, resolve
+from forebay.engine.resolve import Resolved, resolve
 
 MACHINE = Machine(
     memory_bytes=4 << 30, memory_reason="cgroup memory limit", cpus=3, cpus_reason="cgroup CPU quota of 3"
 )
-MODEL = ModelFacts(name="tiny", max_positions=2048, weight_bytes=1 << 28, kv_page_bytes=1 << 18)
+PAGE_BYTES = 1 << 18
+MODEL = ModelFacts("tiny", 2048, 1 << 28, (CacheGroup("full", 0, PAGE_BYTES),))
+WINDOWED = ModelFacts("tiny", 8192, 1 << 28, (CacheGroup("full", 0, 1 << 16), CacheGroup("sliding", 512, 1 << 18)))
 
 
 def resolved(machine: Machine = MACHINE, model: ModelFacts = MODEL, **values: Any) -> Resolved:
@@ -104,7 +107,7 @@ def test_threads_and_cache_come_from_the_limits_of_the_cgroup() -> None:
     assert (found.config.threads, found.settings["threads"].reason) == (3, "cgroup CPU quota of 3")
     free = MACHINE.memory_bytes - MODEL.weight_bytes - PROCESS_BYTES
     assert found.config.kv_cache_bytes <= free / 4
-    assert found.config.kv_cache_bytes == found.pages * MODEL.kv_page_bytes
+    assert found.config.kv_cache_bytes == found.pages[0] * PAGE_BYTES
     assert "pages" in found.settings["kv_cache_bytes"].reason
 
 
@@ -123,10 +126,35 @@ def test_a_model_that_does_not_fit_is_refused() -> None:
 
 def test_lengths_follow_the_smaller_of_model_and_cache() -> None:
     assert resolved().max_sequence_tokens == MODEL.max_positions
-    small = resolved(kv_cache_bytes=4 * MODEL.kv_page_bytes)
-    assert (small.pages, small.max_sequence_tokens) == (4, 64)
+    small = resolved(kv_cache_bytes=4 * PAGE_BYTES)
+    assert (small.pages, small.max_sequence_tokens) == ((4,), 64)
     assert (small.config.max_prompt_tokens, small.config.max_tokens, small.config.default_max_tokens) == (63, 63, 63)
     assert "KV cache holds" in small.settings["max_prompt_tokens"].reason
+
+
+@given(st.integers(12 << 20, 2 << 30), st.sampled_from([0.0, 0.1, 0.5, 0.9]), st.sampled_from([64, 512]))
+def test_every_layer_group_holds_the_longest_sequence_and_all_fits_the_bytes(
+    kv_cache_bytes: int, share: float, chunk: int
+) -> None:
+    try:
+        found = resolved(model=WINDOWED, kv_cache_bytes=kv_cache_bytes, kv_window_share=share, max_batch_tokens=chunk)
+    except InvalidSpec as refusal:
+        is_too_small = kv_cache_bytes < (((512 + chunk) // 16 + 3) << 18) + (2 << 16)
+        assert (refusal.field, is_too_small) == ("kv_cache_bytes", True)  # noqa: PT017 - a refusal is one of two ends
+        return
+    full, sliding = found.pages
+    held = (full << 16) + (sliding << 18)
+    assert held <= kv_cache_bytes
+    assert held == found.config.kv_cache_bytes
+    assert sliding * 16 >= 512 + chunk
+    assert found.max_sequence_tokens == min(8192, full * 16)
+
+
+def test_a_request_of_middle_length_fills_both_groups_alike() -> None:
+    found = resolved(model=WINDOWED, kv_cache_bytes=1 << 30)
+    full, sliding = found.pages
+    assert full / (4096 / 16) == pytest.approx(sliding / ((512 + 512) / 16), rel=0.1)
+    assert "4096 tokens" in found.settings["kv_window_share"].reason
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from forebay.contract.errors import InvalidSpec
 from forebay.contract.versions import VERSION
 from forebay.engine.channel import open_api_channel
 from forebay.engine.config import Environment
+from forebay.engine.limits import PoolGroup
 from forebay.engine.loader.checkpoint import ModelConfig, read_tokenizer
 from forebay.engine.messages import Start
 from forebay.engine.resolve import Resolved
@@ -69,6 +70,7 @@ class EngineSetup:
     model: ModelConfig
     compute: Compute
     environment: Environment
+    groups: tuple[PoolGroup, ...]
     draft_path: Path | None = None
 
 
@@ -138,7 +140,7 @@ def _start_message(setup: EngineSetup) -> Start:
         kernels=setup.compute.kernels,
         batch_invariant=setup.compute.batch_invariant,
         threads=config.threads,
-        pages=setup.resolved.pages,
+        groups=tuple((group.name, group.pages, group.window_tokens) for group in setup.groups),
         page_tokens=config.page_tokens,
         prefix_reuse=config.prefix_reuse,
         max_running=config.max_running,

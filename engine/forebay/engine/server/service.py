@@ -179,7 +179,7 @@ class Service:
             waiting=load.waiting if load else 0,
             pending_prefill_tokens=load.pending_prefill_tokens if load else 0,
             kv_pages_used=load.pages_used + load.pages_held if load else 0,
-            kv_pages_total=self.resolved.pages,
+            kv_pages_total=sum(self.resolved.pages),
             max_running=self.config.max_running,
             prefill_tokens_per_s=load.prefill_tokens_per_s if load else 0.0,
             decode_tokens_per_s=load.decode_tokens_per_s if load else 0.0,

@@ -4,9 +4,11 @@ The last step before processes start; everything that can be refused is refused 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from forebay.contract.errors import InvalidSpec
+from forebay.engine.cache_plan import CacheGroup, ModelFacts, pool_groups
 from forebay.engine.cgroup import Machine
 from forebay.engine.config import Environment, Setting
 from forebay.engine.cpu.sizes import packed_weight_bytes
@@ -19,7 +21,7 @@ from forebay.engine.loader.checkpoint import (
     resolve_model_path,
     weight_bytes,
 )
-from forebay.engine.resolve import ModelFacts, resolve
+from forebay.engine.resolve import resolve
 from forebay.engine.runner.compute import Compute, choose_compute, cpu_features
 from forebay.engine.server.process import EngineSetup
 
@@ -32,23 +34,47 @@ def prepare(
         raise InvalidSpec("model: is required; give --model PATH", field="model")
     path = resolve_model_path(Path(config.model))
     model = read_config(path)
-    features = cpu_features()
-    problem = cpu_problem(model, features, config.dtype, config.page_tokens)
-    compute = choose_compute(config.dtype, features, config.kernels, config.determinism, problem)
+    draft_path = resolve_model_path(Path(config.draft_model)) if config.draft_model else None
+    draft = read_config(draft_path) if draft_path is not None else None
+    compute = _compute(config, model, draft)
     facts = ModelFacts(
         name=path.stem if path.is_file() else path.resolve().name,
         max_positions=model.max_positions,
-        weight_bytes=_weight_bytes(model, compute),
-        kv_page_bytes=kv_bytes_per_page(model, compute.kv, config.page_tokens),
+        weight_bytes=_weight_bytes(model, compute) + (0 if draft is None else _weight_bytes(draft, compute)),
+        groups=_cache_groups(config, model, draft, compute),
     )
     reasons = dict(settings)
-    dtype, kernels = reasons["dtype"], reasons["kernels"]
-    reasons["dtype"] = Setting(dtype.value, dtype.source, f"{dtype.reason}; {compute.reason}")
-    reasons["kernels"] = Setting(compute.kernels, kernels.source, f"{kernels.reason}; {problem or 'the CPU has them'}")
-    return EngineSetup(resolve(config, reasons, facts, machine), path, model, compute, environment)
+    for name, value in (("dtype", config.dtype), ("kernels", compute.kernels)):
+        given = reasons[name]
+        reasons[name] = Setting(value, given.source, f"{given.reason}; {compute.reason}")
+    resolved = resolve(config, reasons, facts, machine)
+    return EngineSetup(resolved, path, model, compute, environment, pool_groups(facts, resolved.pages), draft_path)
+
+
+def _compute(config: EngineConfig, model: ModelConfig, draft: ModelConfig | None) -> Compute:
+    """Formats and kernels that serve the model, and its draft model if there is one."""
+    features = cpu_features()
+    problem = cpu_problem(model, features, config.dtype, config.page_tokens)
+    if not problem and draft is not None:
+        problem = cpu_problem(draft, features, config.dtype, config.page_tokens)
+        problem = problem and f"draft model: {problem}"
+    return choose_compute(config.dtype, features, config.kernels, config.determinism, problem)
 
 
 def _weight_bytes(model: ModelConfig, compute: Compute) -> int:
     if compute.kernels == "cpu":
         return packed_weight_bytes(model, compute.weights)
     return weight_bytes(model, compute.matmul)
+
+
+def _cache_groups(
+    config: EngineConfig, model: ModelConfig, draft: ModelConfig | None, compute: Compute
+) -> tuple[CacheGroup, ...]:
+    groups = [
+        CacheGroup(group.name, group.window_tokens, kv_bytes_per_page(model, compute.kv, config.page_tokens, group))
+        for group in model.layer_groups
+    ]
+    if draft is not None:
+        own = kv_bytes_per_page(draft, compute.kv, config.page_tokens)
+        groups[0] = replace(groups[0], page_bytes=groups[0].page_bytes + own)
+    return tuple(groups)
