@@ -147,6 +147,14 @@ class _Lane:
         return Compiled(answer["backend"], answer["payload"])
 
     async def _ready(self, source: GrammarSource) -> Process:
+        """The process, with the source handed over; one that died while it had nothing to do is replaced."""
+        if self._process is not None:
+            with suppress(EngineFault):
+                return await self._handed_over(source)
+            await self.close()
+        return await self._handed_over(source)
+
+    async def _handed_over(self, source: GrammarSource) -> Process:
         """The process, with the source handed over and the library for it loaded."""
         try:
             if self._process is None or self._process.returncode is not None:
@@ -155,7 +163,7 @@ class _Lane:
             await _input(self._process).drain()
             await _read(self._process, _START_S)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            _log.exception("the compile process does not start")
+            _log.warning("the compile process does not take a grammar: %r", error)
             raise EngineFault("the grammar compiler does not start") from error
         return self._process
 
