@@ -120,7 +120,8 @@ def _llguidance(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
 def _xgrammar(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
     import xgrammar  # noqa: PLC0415 - imports torch and transformers, only for its own grammars
 
-    grammar = source.text if source.kind not in _START else ebnf_grammar(*grammar_terms(source))
+    narrow = replace(source, bounds=replace(source.bounds, whitespace=min(source.bounds.whitespace, 1)))
+    grammar = source.text if source.kind not in _START else ebnf_grammar(*grammar_terms(narrow))
     compiler = xgrammar.GrammarCompiler(vocabulary.xgrammar, max_threads=1, cache_enabled=False)
     try:
         compiled = compiler.compile_grammar(grammar)

@@ -24,7 +24,7 @@ from forebay.engine.structured.source import GrammarSource
 
 SMALL_BYTES: Final = 16 << 10
 MAX_PAYLOAD_BYTES: Final = 16 << 20
-_START_S: Final = 60.0
+_START_S: Final = 120.0
 _REFUSAL_BYTES: Final = 512
 
 _log = logging.getLogger(__name__)

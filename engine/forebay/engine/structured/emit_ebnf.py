@@ -1,7 +1,7 @@
 """Writes terms as EBNF for xgrammar, character by character. Pure.
 
 xgrammar has no intersection and no complement of character sets, so a grammar that needs one is refused by name; the
-other library takes it. Equal lexemes share one rule.
+other library takes it. Long strings are written without escapes. Equal lexemes share one rule.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,14 @@ from forebay.engine.structured.terms import (
     Chars,
     Free,
     Lexeme,
+    Ranges,
     Repeat,
     Rule,
     Seq,
     Term,
     Text,
     Without,
+    complement,
 )
 
 
@@ -42,13 +44,13 @@ class EbnfWriter:
             case Text(text):
                 return '"' + "".join(map(_in_quotes, text)) + '"'
             case Chars(ranges):
-                return f"[{''.join(_span(first, last) for first, last in ranges)}]"
+                return _class(ranges)
             case Seq(items):
                 return " ".join(map(self._inner, items))
             case Alt(items):
                 return " | ".join(map(self._inner, items))
             case Repeat(item, minimum, maximum):
-                return f"{self._inner(item)}{{{minimum},{maximum}}}"
+                return f"{self._inner(_single(item))}{{{minimum},{maximum}}}"
             case Free() | Both() | Without():
                 raise NeedsIntersection("it combines patterns, lengths or free text, which only llguidance enforces")
 
@@ -62,6 +64,20 @@ class EbnfWriter:
             name = self.lexemes[term] = f"t{len(self.lexemes)}"
             self.lines.append(f"{name} ::= {self.body(term)}")
         return name
+
+
+def _single(item: Term) -> Term:
+    """The single characters of a repeated unit: xgrammar takes seconds for a mask when units differ in length."""
+    if isinstance(item, Alt):
+        return next((option for option in item.items if isinstance(option, Chars)), item)
+    return item
+
+
+def _class(ranges: Ranges) -> str:
+    """A character class, negated when it reaches to the last character: only such classes repeat at low cost."""
+    is_open = ranges[-1][1] == 0x10FFFF
+    spans = [span for span in complement(ranges) if span != (0xD800, 0xDFFF)] if is_open else ranges
+    return f"[{'^' if is_open else ''}{''.join(_span(first, last) for first, last in spans)}]"
 
 
 def _code(point: int) -> str:
