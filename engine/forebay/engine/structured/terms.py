@@ -175,19 +175,16 @@ def lengths(term: Term) -> tuple[int, int]:
             return 1, 1
         case Text(text):
             return len(text), len(text)
-        case Seq(items):
-            found = [lengths(item) for item in items]
-            return sum(low for low, _ in found), sum(high for _, high in found)
-        case Alt(items):
-            found = [lengths(item) for item in items]
-            return min(low for low, _ in found), max(high for _, high in found)
         case Repeat(item, minimum, maximum):
             low, high = lengths(item)
             return low * minimum, high * maximum
-        case Both(left, right):
-            (low, high), (other_low, other_high) = lengths(left), lengths(right)
-            return max(low, other_low), min(high, other_high)
         case Without(left, _) | Lexeme(left):
             return lengths(left)
+        case Seq(items) | Alt(items):
+            lows, highs = zip(*map(lengths, items), strict=True)
+            return (sum(lows), sum(highs)) if isinstance(term, Seq) else (min(lows), max(highs))
+        case Both(left, right):
+            lows, highs = zip(lengths(left), lengths(right), strict=True)
+            return max(lows), min(highs)
         case _:
             raise TypeError("only bounded regular terms have a length")
