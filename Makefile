@@ -6,10 +6,11 @@ PY := .venv/bin/python
 PYTEST := .venv/bin/pytest
 N ?= 10000
 SEED ?= 1
+SOAK_S ?= 60
 
 .DEFAULT_GOAL := help
 .PHONY: help setup system models cluster-tools images cluster-up cluster-down check lock crds golden demo \
-        test test-fast test-wire test-cluster sim bench bench-engine bench-router clean
+        test test-fast test-wire test-cluster soak sim bench bench-engine bench-router clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +51,9 @@ test-wire: setup ## real processes over sockets with a real model
 
 test-cluster: images ## the tests against a real Kubernetes
 	@$(PYTEST) tests -m cluster
+
+soak: setup ## an engine under everything at once: make soak SOAK_S=3600
+	@SOAK_S=$(SOAK_S) $(PYTEST) tests/soak -m wire -s
 
 sim: setup ## N seeded operator simulations: make sim N=10000 SEED=1
 	@$(PY) tests/sim/run.py --n $(N) --seed $(SEED)
