@@ -21,6 +21,7 @@ from forebay.kernels.cpu.linear import (
     pack_linear,
     stack_experts,
 )
+from forebay.kernels.cpu.moe import Routing, allocate_routing, combine, route, sorted_gather
 from forebay.kernels.cpu.norm import norm, norm_add
 from forebay.kernels.cpu.op import SAMPLED, TOKENS, Activation, Op, Selection, allocate_activation
 from forebay.kernels.cpu.records import NumberKind
@@ -40,6 +41,7 @@ __all__ = [
     "Op",
     "PackedLinear",
     "Rope",
+    "Routing",
     "Selection",
     "Step",
     "Tape",
@@ -47,7 +49,9 @@ __all__ = [
     "activation_kind",
     "allocate_activation",
     "allocate_cache",
+    "allocate_routing",
     "attention",
+    "combine",
     "convert",
     "cpu_flags",
     "embed",
@@ -61,6 +65,8 @@ __all__ = [
     "pack_linear",
     "page_bytes",
     "rope_kv",
+    "route",
     "runnable_variants",
+    "sorted_gather",
     "stack_experts",
 ]

@@ -52,9 +52,9 @@ class Rows(IntEnum):
 
 
 class OpHeader(Structure):
-    """First field of every record; `next` is the library's own."""
+    """First field of every record."""
 
-    _fields_: ClassVar = [("kind", c_int32), ("rows", c_int32), ("multiple", c_int32), ("next", c_int32)]
+    _fields_: ClassVar = [("kind", c_int32), ("rows", c_int32), ("multiple", c_int32), ("padding", c_int32)]
 
 
 class ActivationRecord(Structure):
@@ -192,6 +192,50 @@ class GateRecord(Structure):
     ]
 
 
+class RoutingRecord(Structure):
+    """struct routing."""
+
+    _fields_: ClassVar = [
+        ("weights", c_void_p),
+        ("experts_of", c_void_p),
+        ("slots", c_void_p),
+        ("order", c_void_p),
+        ("offsets", c_void_p),
+        ("experts", c_int32),
+        ("top_k", c_int32),
+    ]
+
+
+class RouteRecord(Structure):
+    """struct route."""
+
+    _fields_: ClassVar = [
+        ("op", OpHeader),
+        ("logits", c_void_p),
+        ("routing", RoutingRecord),
+        ("normalise", c_int32),
+        ("padding", c_int32),
+    ]
+
+
+class SortedGatherRecord(Structure):
+    """struct sorted_gather."""
+
+    _fields_: ClassVar = [("op", OpHeader), ("x", ActivationRecord), ("out", ActivationRecord), ("order", c_void_p)]
+
+
+class CombineRecord(Structure):
+    """struct combine."""
+
+    _fields_: ClassVar = [
+        ("op", OpHeader),
+        ("x", c_void_p),
+        ("out", c_void_p),
+        ("routing", RoutingRecord),
+        ("width", c_int64),
+    ]
+
+
 class StepRecord(Structure):
     """struct step."""
 
@@ -210,6 +254,7 @@ class StepRecord(Structure):
         ("blocks", c_void_p),
         ("scratch", c_void_p),
         ("scratch_bytes", c_int64),
+        ("counters", c_void_p),
         ("blocks_count", c_int32),
         ("threads", c_int32),
         ("bf16_instructions", c_int32),
@@ -226,5 +271,8 @@ RECORDS: dict[int, type[Structure]] = {
     OpKind.ROPE_KV: RopeKvRecord,
     OpKind.ATTENTION: AttentionRecord,
     OpKind.GATE: GateRecord,
+    OpKind.ROUTE: RouteRecord,
+    OpKind.SORTED_GATHER: SortedGatherRecord,
+    OpKind.COMBINE: CombineRecord,
     STEP_RECORD: StepRecord,
 }

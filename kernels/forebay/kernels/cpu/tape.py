@@ -18,6 +18,7 @@ from forebay.kernels.cpu.records import MAX_GROUPS, StepRecord
 
 NO_TOKENS = np.zeros(0, dtype=np.int64)
 BLOCK_BYTES = 16
+CACHE_LINE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,10 @@ class Tape:
         self._threads = threads or torch.get_num_threads()
         self._pointers = (ctypes.c_void_p * len(ops))(*[ctypes.addressof(op.record) for op in ops])
         # A multiple of a cache line, so that threads do not share one.
-        self._scratch_bytes = -(-max((op.scratch_bytes for op in ops), default=0) // 64) * 64
-        self._scratch = torch.zeros(self._threads * self._scratch_bytes + 64, dtype=torch.uint8)
+        self._scratch_bytes = _aligned(max((op.scratch_bytes for op in ops), default=0))
+        self._scratch = torch.zeros(self._threads * self._scratch_bytes + CACHE_LINE_BYTES, dtype=torch.uint8)
         self._token_rows = np.zeros(max_tokens, dtype=np.int32)
+        self._counters = np.zeros((len(ops) * self._threads + 1) * CACHE_LINE_BYTES, dtype=np.uint8)
         self._blocks = np.zeros((max_tokens, BLOCK_BYTES), dtype=np.uint8)
 
     def run(self, step: Step) -> None:
@@ -68,8 +70,9 @@ class Tape:
             sampled=step.sampled.ctypes.data,
             token_rows=self._token_rows.ctypes.data,
             blocks=self._blocks.ctypes.data,
-            scratch=-(-self._scratch.data_ptr() // 64) * 64,
+            scratch=_aligned(self._scratch.data_ptr()),
             scratch_bytes=self._scratch_bytes,
+            counters=_aligned(self._counters.ctypes.data),
             threads=self._threads,
             bf16_instructions=self._library.bf16_instructions,
         )
@@ -77,6 +80,11 @@ class Tape:
             record.tables[group] = table.ctypes.data
             record.table_widths[group] = table.shape[1]
         return record
+
+
+def _aligned(value: int) -> int:
+    """The next multiple of a cache line."""
+    return -(-value // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
 
 
 def _check(step: Step, max_tokens: int) -> None:

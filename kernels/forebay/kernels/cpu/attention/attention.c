@@ -196,10 +196,10 @@ static void attend(const struct job *job) {
   store_block(job);
 }
 
-void run_attention(void *op, const struct step *step, const struct worker *worker) {
-  struct attention *attention = op;
+void run_attention(const void *op, const struct step *step, struct worker *worker) {
+  const struct attention *attention = op;
   const int64_t items = (int64_t)step->blocks_count * attention->cache.kv_heads;
-  for (int64_t item = take(&attention->op); item < items; item = take(&attention->op)) {
+  for (int64_t item; (item = next_item(worker, items)) >= 0;) {
     const struct job job = job_of(attention, step, item, worker->scratch);
     attend(&job);
   }

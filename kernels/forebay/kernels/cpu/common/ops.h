@@ -20,7 +20,7 @@ struct op {
   int32_t kind;
   int32_t rows;         // enum row_kind
   int32_t multiple;     // rows for each token, 1 but for the slots of a mixture of experts
-  atomic_int next;      // work counter of this run
+  int32_t padding;
 };
 
 // Rows of activations. INT8 rows carry a scale each, the sum of their elements, and, when `group_sums` is not null,
@@ -101,6 +101,23 @@ struct gate {
 };
 enum gate_function { GATE_SILU, GATE_GELU_TANH };
 
+// How the tokens of a step are spread over experts: assignment a = token * top_k + choice. Sorted rows are grouped by
+// expert; expert e has the sorted rows offsets[e]..offsets[e + 1].
+struct routing {
+  float *weights;       // [assignments]
+  int32_t *experts_of;  // [assignments]
+  int32_t *slots;       // [assignments]: the assignment's sorted row
+  int32_t *order;       // [assignments]: the sorted row's token
+  int32_t *offsets;     // [experts + 1]
+  int32_t experts, top_k;
+};
+
+struct route { struct op op; const float *logits; struct routing routing; int32_t normalise, padding; };
+
+struct sorted_gather { struct op op; struct activation x, out; const int32_t *order; };
+
+struct combine { struct op op; const float *x; float *out; struct routing routing; int64_t width; };
+
 // A run of query tokens of one row that attention handles together; `first` counts from the step's first token.
 struct block { int32_t row, first, count, position; };
 
@@ -113,19 +130,42 @@ struct step {
   struct block *blocks;  // [tokens], filled by run_tape
   uint8_t *scratch;      // threads x scratch_bytes
   int64_t scratch_bytes;
+  struct counter *counters;  // [ops][threads]
   int32_t blocks_count, threads;
   int32_t bf16_instructions, padding;  // 1 where the CPU has avx512_bf16
 };
 
-struct worker { int thread, threads; void *scratch; };
+// One thread of a run. `taken` counts, for each thread, the items of its share of the current op that are taken.
+struct worker {
+  int thread, threads;
+  void *scratch;
+  struct barrier *barrier;
+  struct counter *taken;  // [threads]
+  int victim;             // how many shares are used up, own first
+};
+// Each on a cache line of its own.
+struct counter { _Alignas(64) atomic_int value; };
 
 INLINE int64_t rows_of(const struct op *op, const struct step *step) {
   return op->multiple * (op->rows == ROWS_SAMPLED ? step->sampled_count : step->tokens_count);
 }
-INLINE int64_t take(struct op *op) { return atomic_fetch_add_explicit(&op->next, 1, memory_order_relaxed); }
-INLINE int64_t share_begin(int64_t n, int part, int parts) { return n * part / parts; }
 
-typedef void run_op(void *op, const struct step *step, const struct worker *worker);
-run_op run_embed, run_gather, run_norm, run_convert, run_linear, run_rope_kv, run_attention, run_gate;
+// The next of `items` work items for this thread, or -1. Each thread first works through its own contiguous share, then
+// through what others have not begun: a thread that lost its CPU to another process does not hold up the step.
+INLINE int64_t next_item(struct worker *worker, int64_t items) {
+  for (; worker->victim < worker->threads; worker->victim++) {
+    const int owner = (worker->thread + worker->victim) % worker->threads;
+    const int64_t begin = items * owner / worker->threads, end = items * (owner + 1) / worker->threads;
+    const int64_t at = begin + atomic_fetch_add_explicit(&worker->taken[owner].value, 1, memory_order_relaxed);
+    if (at < end) return at;
+  }
+  return -1;
+}
+
+void wait_for_all(struct worker *worker);
+
+typedef void run_op(const void *op, const struct step *step, struct worker *worker);
+run_op run_embed, run_gather, run_norm, run_convert, run_linear, run_rope_kv, run_attention, run_gate, run_route,
+    run_sorted_gather, run_combine;
 
 #endif

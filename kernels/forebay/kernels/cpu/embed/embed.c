@@ -13,10 +13,9 @@ static void embed_row(const struct embed *embed, int64_t token, float *out) {
   }
 }
 
-void run_embed(void *op, const struct step *step, const struct worker *worker) {
+void run_embed(const void *op, const struct step *step, struct worker *worker) {
   const struct embed *embed = op;
   const int64_t rows = rows_of(&embed->op, step);
-  const int64_t end = share_begin(rows, worker->thread + 1, worker->threads);
-  for (int64_t row = share_begin(rows, worker->thread, worker->threads); row < end; row++)
+  for (int64_t row; (row = next_item(worker, rows)) >= 0;)
     embed_row(embed, step->tokens[row], embed->out + row * embed->width);
 }

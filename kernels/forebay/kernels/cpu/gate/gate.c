@@ -18,12 +18,11 @@ static void gate_row(const float *gate, int64_t width, int32_t function, float *
     for (int64_t i = 0; i < width; i += VL) vf_store(out + i, gelu_tanh(vf_load(gate + i)) * vf_load(up + i));
 }
 
-void run_gate(void *op, const struct step *step, const struct worker *worker) {
+void run_gate(const void *op, const struct step *step, struct worker *worker) {
   const struct gate *gate = op;
   const int64_t width = gate->out.width;
   const int64_t rows = rows_of(&gate->op, step);
-  const int64_t end = share_begin(rows, worker->thread + 1, worker->threads);
-  for (int64_t row = share_begin(rows, worker->thread, worker->threads); row < end; row++) {
+  for (int64_t row; (row = next_item(worker, rows)) >= 0;) {
     gate_row(gate->gate_up + row * 2 * width, width, gate->function, worker->scratch);
     store_activation(worker->scratch, &gate->out, row);
   }

@@ -63,13 +63,12 @@ static void multiply_panel(const struct job *job, int64_t expert, int64_t index,
   }
 }
 
-void run_linear(void *op, const struct step *step, const struct worker *worker) {
+void run_linear(const void *op, const struct step *step, struct worker *worker) {
   const struct linear *linear = op;
   struct job job = {.linear = linear, .kernels = kernels_of(linear, step), .scales_bytes = scales_bytes(linear)};
   job.panel_bytes = linear->k / job.kernels.k_per_step * PANEL * 4;
   const int64_t panels = (linear->n + PANEL - 1) / PANEL, items = panels * linear->experts;
-  const int64_t last = share_begin(items, worker->thread + 1, worker->threads);
-  for (int64_t item = share_begin(items, worker->thread, worker->threads); item < last; item++) {
+  for (int64_t item; (item = next_item(worker, items)) >= 0;) {
     const int64_t expert = item / panels;
     const int64_t begin = linear->offsets ? linear->offsets[expert] : 0;
     const int64_t end = linear->offsets ? linear->offsets[expert + 1] : rows_of(&linear->op, step);

@@ -27,10 +27,9 @@ static void norm_row(const struct norm *norm, int64_t row, float *scratch) {
   store_activation(scratch, &norm->out, row);
 }
 
-void run_norm(void *op, const struct step *step, const struct worker *worker) {
+void run_norm(const void *op, const struct step *step, struct worker *worker) {
   const struct norm *norm = op;
   const int64_t rows = rows_of(&norm->op, step);
-  const int64_t end = share_begin(rows, worker->thread + 1, worker->threads);
-  for (int64_t row = share_begin(rows, worker->thread, worker->threads); row < end; row++)
+  for (int64_t row; (row = next_item(worker, rows)) >= 0;)
     norm_row(norm, row, worker->scratch);
 }

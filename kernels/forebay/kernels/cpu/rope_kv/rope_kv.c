@@ -63,11 +63,10 @@ static void prepare_token(const struct rope_kv *rope, const struct step *step, i
   write_value(cache, page, kv_head, position % cache->page_tokens, key + cache->kv_heads * dim);
 }
 
-void run_rope_kv(void *op, const struct step *step, const struct worker *worker) {
+void run_rope_kv(const void *op, const struct step *step, struct worker *worker) {
   const struct rope_kv *rope = op;
   const int64_t heads = rope->cache.kv_heads;
   const int64_t items = step->tokens_count * heads;
-  const int64_t end = share_begin(items, worker->thread + 1, worker->threads);
-  for (int64_t item = share_begin(items, worker->thread, worker->threads); item < end; item++)
+  for (int64_t item; (item = next_item(worker, items)) >= 0;)
     prepare_token(rope, step, item / heads, (int)(item % heads));
 }
