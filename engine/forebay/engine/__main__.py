@@ -1,4 +1,4 @@
-"""Command line of the engine: serve, describe, fetch, drain, bench.
+"""Command line of the engine: serve, describe, fetch, drain, bench, replay.
 
 Flags of `serve` are the configuration keys; their texts are parsed by `config.py`, so that a mistake reads the same
 from a flag as from a file. Errors of the user are one line on standard error and exit code 2.
@@ -30,6 +30,7 @@ from forebay.engine.describe import ARCHITECTURES, engine_release, to_yaml
 from forebay.engine.drain import drain
 from forebay.engine.fetch import DEFAULT_MAX_BYTES, FORMATS, check_http, fetch_http, fetch_hugging_face
 from forebay.engine.keys import KEYS, KEYS_BY_NAME
+from forebay.engine.replay import replay
 
 EXIT_USAGE = 2
 _ARCHITECTURE = "cpu"
@@ -87,6 +88,13 @@ def _parser() -> argparse.ArgumentParser:
     rating.add_argument("--kernels", default="auto", choices=KEYS_BY_NAME["kernels"].values)
     rating.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     rating.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    replaying = commands.add_parser("replay", help="repeat a recorded request and compare tokens", allow_abbrev=False)
+    replaying.set_defaults(run=_replay)
+    replaying.add_argument("record", type=Path, help="JSON file of a record, or of an answer that carries one")
+    where = replaying.add_mutually_exclusive_group(required=True)
+    where.add_argument("--url", help="base URL of a running engine")
+    where.add_argument("--model", type=Path, help="model to start an engine for, configured as in the record")
+    replaying.add_argument("--api-key", default="", help="bearer token for --url")
     core = commands.add_parser("core", allow_abbrev=False)
     core.set_defaults(run=_core)
     core.add_argument("--descriptor", type=int, required=True)
@@ -197,6 +205,10 @@ def _quality(arguments: argparse.Namespace) -> int:
     rows = list(qualities(arguments.model, precisions, arguments.kernels, arguments.threads))
     print(json.dumps(document(arguments.model, rows), indent=1) if arguments.json else table(rows))
     return 0
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    return replay(arguments.record, arguments.url, arguments.model, arguments.api_key, print)
 
 
 def _core(arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ Called by the server's handlers, one `Detokenizer` and one `StopMatcher` for eac
 import codecs
 import datetime
 import functools
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ class TextCodec:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         decoder = json.loads(self._tokenizer.to_str()).get("decoder") or {}
+        self.digest = hashlib.sha256(source.tokenizer_json.encode()).hexdigest()
         self.is_byte_level = decoder.get("type") == "ByteLevel"
         added = self._tokenizer.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
@@ -264,6 +266,11 @@ class StopMatcher:
         self._longest = max((len(stop) for stop in stops), default=0)
         self._held = ""
         self.hit: str | None = None
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether there is any stop string."""
+        return self._longest > 0
 
     def push(self, text: str) -> str:
         """Text that may be given out. After a hit `self.hit` is the stop string and nothing more comes."""

@@ -78,9 +78,7 @@ class Choice:
         if self.outcome is not None:
             self._note_end(end)
             return Delta(self.index, "", None)
-        self.tokens += len(progress.tokens)
-        self.ids += progress.tokens
-        text = self._stops.push(self._detokenizer.push(progress.tokens))
+        text = self._text(progress.tokens)
         if self._stops.hit is None and end is not None:
             text += self._stops.push(self._detokenizer.finish())
         if self._stops.hit is not None:
@@ -95,8 +93,23 @@ class Choice:
             return Delta(self.index, text, self.outcome)
         self.logprob_sum += sum(entry[0] for entry in logprobs)
         shaped = self._shaped(text, end)
-        shown = list(zip(progress.tokens, logprobs, strict=True)) if logprobs else ()
+        shown = list(zip(progress.tokens, logprobs, strict=False)) if logprobs else ()
         return Delta(self.index, shaped.content, self.outcome, shown, shaped.calls, shaped.reasoning)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        """Text of these tokens up to a stop string; only tokens up to it count, however many came at once."""
+        if not self._stops.is_armed:
+            self.tokens += len(tokens)
+            self.ids += tokens
+            return self._detokenizer.push(tokens)
+        text = ""
+        for token in tokens:
+            self.tokens += 1
+            self.ids.append(token)
+            text += self._stops.push(self._detokenizer.push((token,)))
+            if self._stops.hit is not None:
+                break
+        return text
 
     def _shaped(self, text: str, end: End | None) -> Shaped:
         """The text through the shape, which also has the last word on how the answer ended."""

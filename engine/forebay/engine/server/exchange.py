@@ -8,9 +8,11 @@ once, and its sequence's last counts follow, so that usage is right. Shapes are 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from forebay.contract.errors import InvalidRequest
-from forebay.engine.messages import Add
+from forebay.engine.messages import Add, Load
+from forebay.engine.record import BatchPlan, Candidate, make_record
 from forebay.engine.request import Retention
 from forebay.engine.server.answers import Answer, Usage, summed
 from forebay.engine.server.choices import Choice, Delta
@@ -38,6 +40,7 @@ class Exchange:
     began_s: float
     text: LoadedText
     phase: str = "body"
+    body: dict[str, Any] = field(default_factory=dict)
     prompts: list[list[int]] = field(default_factory=list)
     budgets: list[int] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
@@ -45,6 +48,7 @@ class Exchange:
     last_token_s: float = 0.0
     failure: str = ""
     reasoning_end: tuple[int, ...] = ()
+    load_at_start: Load | None = None
 
     async def prepare(self, parsed: GenerateRequest) -> None:
         """Encode the prompts and check all lengths; raises `InvalidRequest` naming the field."""
@@ -91,6 +95,7 @@ class Exchange:
     def submit(self, group: Group, parsed: GenerateRequest, grammar: str) -> None:
         """One sequence for each prompt and candidate; candidate i samples with the request's seed plus i."""
         self.phase = "waiting"
+        self.load_at_start = self.service.client.load
         service = self.service
         first_seed = service.seed() if parsed.seed is None else parsed.seed
         self.seeds = [(first_seed + candidate) % _SEEDS for candidate in range(parsed.best_of)]
@@ -165,6 +170,30 @@ class Exchange:
             cached_tokens=sum(choice.cached_tokens for choice in self.choices[::per_prompt]),
             speculation=summed(counts) if counts else None,
         )
+
+    async def record(self, path: str, parsed: GenerateRequest) -> dict[str, Any] | None:
+        """The reproducibility record when the request asked for one."""
+        if not parsed.record:
+            return None
+        identity = await self.service.identity()
+        load, now = self.load_at_start, self.service.client.load
+        plan = BatchPlan(
+            first_step=load.steps if load else 0,
+            last_step=now.steps if now else 0,
+            running_at_start=load.running if load else 0,
+            waiting_at_start=load.waiting if load else 0,
+            cached_tokens=self.usage().cached_tokens,
+            max_batch_tokens=self.service.config.max_batch_tokens,
+        )
+        candidates = [self._candidate(choice, parsed.best_of) for choice in self.choices]
+        digest = parsed.structured.source.digest if parsed.structured is not None else ""
+        return make_record(identity, (path, self.body), self.prompts, digest, candidates, plan)
+
+    def _candidate(self, choice: Choice, per_prompt: int) -> Candidate:
+        place, number = divmod(choice.index, per_prompt)
+        reason = choice.outcome.finish_reason if choice.outcome else ""
+        stop = choice.outcome.stop_reason if choice.outcome else None
+        return Candidate(place, self.seeds[number], tuple(choice.ids), reason, stop)
 
     def best(self, answers: Sequence[Answer], parsed: GenerateRequest) -> list[Answer]:
         """Of each prompt's candidates the `n` with the highest mean log probability, best first; all when n is all."""

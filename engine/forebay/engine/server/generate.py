@@ -83,7 +83,8 @@ def handler(service: Service, endpoint: Endpoint) -> Handler:
             with service.request(), client.request(began_s):
                 exchange = Exchange(service, endpoint.name, client, began_s, service.loaded())
                 body = await read_body(request, service.config.body_seconds)
-                parsed = endpoint.parse(parse_object(body), exchange.text.limits)
+                exchange.body = parse_object(body)
+                parsed = endpoint.parse(exchange.body, exchange.text.limits)
                 response = await _generate(request, exchange, endpoint, parsed)
             outcome = exchange.failure or _ending(exchange.choices)
         except ForebayError as error:
@@ -158,12 +159,12 @@ async def _answer(
         exchange.submit(group, parsed, grammar)
         deltas = exchange.deltas(group)
         if parsed.stream:
-            return await _stream(request, exchange, deltas, form)
-        return await _whole(exchange, parsed, deltas, form)
+            return await _stream(request, exchange, parsed, deltas, form)
+        return await _whole(request, exchange, parsed, deltas, form)
 
 
 async def _whole(
-    exchange: Exchange, parsed: GenerateRequest, deltas: AsyncIterator[list[Delta]], form: Form
+    request: web.Request, exchange: Exchange, parsed: GenerateRequest, deltas: AsyncIterator[list[Delta]], form: Form
 ) -> web.Response:
     answers = [Answer("", Outcome("length", None)) for _ in exchange.choices]
     texts: list[list[str]] = [[] for _ in exchange.choices]
@@ -176,6 +177,8 @@ async def _whole(
     shown = exchange.best(answers, parsed)
     used = exchange.usage()
     document = form.whole(shown, used)
+    if (record := await exchange.record(request.path, parsed)) is not None:
+        document["forebay_record"] = record
     return web.Response(
         body=orjson.dumps(document), content_type="application/json", headers=_extra_headers(shown, used)
     )
@@ -192,14 +195,14 @@ def _extra_headers(answers: Sequence[Answer], used: Usage) -> dict[str, str]:
 
 
 async def _stream(
-    request: web.Request, exchange: Exchange, deltas: AsyncIterator[list[Delta]], form: Form
+    request: web.Request, exchange: Exchange, parsed: GenerateRequest, deltas: AsyncIterator[list[Delta]], form: Form
 ) -> web.StreamResponse:
     stream = EventStream(request, exchange.service.config.write_seconds)
     writer = form.writer()
     try:
         async for batch in deltas:
             await stream.send(b"".join(map(writer.delta, batch)))
-        await stream.send(writer.end(exchange.usage(), None))
+        await stream.send(writer.end(exchange.usage(), await exchange.record(request.path, parsed)))
     except Cancelled:
         raise
     except ForebayError as error:

@@ -84,7 +84,9 @@ async def _serve(setup: EngineSetup, entries: Mapping[str, tuple[str, Mapping[st
     listener = _listen(config.host, config.port)
     core, client = await _start_core(setup)
     clock = SystemClock()
-    service = Service(setup.resolved, client, EngineMetrics(VERSION), setup.environment.engine_id, clock)
+    service = Service(
+        setup.resolved, client, EngineMetrics(VERSION), setup.environment.engine_id, clock, setup.model_path
+    )
     stop = _StopSignals()
     runner = web.AppRunner(
         build_app(service, Clients(entries, clock.monotonic_s())),

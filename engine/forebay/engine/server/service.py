@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from forebay.contract.clock import Clock
 from forebay.contract.errors import InvalidRequest, Overloaded
 from forebay.contract.wire import LoadReport
-from forebay.engine.keys import EngineConfig
+from forebay.engine.keys import KEYS_BY_NAME, EngineConfig
+from forebay.engine.loader.checkpoint import file_digest
+from forebay.engine.record import Identity, text_digest
 from forebay.engine.request import DraftKind, Speculation
 from forebay.engine.resolve import Resolved
 from forebay.engine.server.core_client import CoreClient
@@ -31,6 +34,8 @@ INLINE_CHARS = 2048
 READING_REQUESTS = 256
 """Requests that may be open beside those that run or wait: their bodies are being read or encoded."""
 _ENCODER_THREADS = 2
+_PRIVATE_KEYS = frozenset({"model", "draft_model", "host", "port", "api_keys_file"})
+"""Settings that a record does not show: paths and addresses of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,7 @@ class Service:
     """The engine as its HTTP handlers see it."""
 
     def __init__(
-        self, resolved: Resolved, client: CoreClient, metrics: EngineMetrics, engine_id: str, clock: Clock
+        self, resolved: Resolved, client: CoreClient, metrics: EngineMetrics, engine_id: str, clock: Clock, model: Path
     ) -> None:
         self.resolved = resolved
         self.config = resolved.config
@@ -61,8 +66,10 @@ class Service:
         self.text: LoadedText | None = None
         self.grammars: Grammars | None = None
         self._engine_id = engine_id
+        self._model_path = model
         self._answers = itertools.count(1)
         self._answer_prefix = secrets.token_hex(6)
+        self._identity: asyncio.Future[Identity] | None = None
         self._encoders = ThreadPoolExecutor(_ENCODER_THREADS, thread_name_prefix="encode")
 
     def set_text(self, codec: TextCodec, eos_ids: tuple[int, ...], vocabulary: int) -> None:
@@ -169,6 +176,23 @@ class Service:
         if chars <= INLINE_CHARS:
             return encode()
         return await asyncio.get_running_loop().run_in_executor(self._encoders, encode)
+
+    async def identity(self) -> Identity:
+        """Digests of what this engine runs, computed once: the weights are read whole for theirs."""
+        if self._identity is None:
+            self._identity = asyncio.get_running_loop().run_in_executor(self._encoders, self._identify)
+        return await asyncio.shield(self._identity)
+
+    def _identify(self) -> Identity:
+        codec = self.loaded().codec
+        values = {name: setting.value for name, setting in self.resolved.settings.items()}
+        return Identity(
+            model_digest=file_digest(self._model_path),
+            tokenizer_digest=codec.digest,
+            template_digest=text_digest(codec.template_source),
+            config_digest=self.resolved.digest,
+            config={name: values[name] for name in KEYS_BY_NAME if name not in _PRIVATE_KEYS},
+        )
 
     def load_report(self) -> LoadReport:
         """The engine's load for routers; zeros until the core has reported."""
