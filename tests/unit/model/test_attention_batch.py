@@ -61,7 +61,7 @@ def slots_of(pages: torch.Tensor) -> torch.Tensor:
 
 def seen_by_decodes(batch: AttentionBatch) -> dict[int, list[int]]:
     """Slots that each decoding token sees, by its place on the flat axis."""
-    seen = {}
+    seen: dict[int, list[int]] = {}
     for group in batch.decodes:
         places = list(range(group.rows)) if group.tokens is None else group.tokens.tolist()
         rows = zip(places, slots_of(group.pages).view(group.rows, -1), group.bias.flatten(1), strict=True)
@@ -71,7 +71,7 @@ def seen_by_decodes(batch: AttentionBatch) -> dict[int, list[int]]:
 
 def seen_by_chunks(batch: AttentionBatch) -> dict[int, list[int]]:
     """Slots that each token of a chunk sees, by its place on the flat axis."""
-    seen = {}
+    seen: dict[int, list[int]] = {}
     for chunk in batch.prefills:
         own = batch.slots[chunk.first : chunk.first + chunk.count]
         slots = own if chunk.pages is None else slots_of(chunk.pages)[: chunk.length]

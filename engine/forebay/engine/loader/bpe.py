@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from forebay.engine.loader.spm import added_token, start_processor
+
 _BYTE_LEVEL: Final = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _BYTES_ONLY: Final = {**_BYTE_LEVEL, "use_regex": False}
 # Contractions, words with one leading symbol, digit groups of at most three, punctuation runs, then white space.
@@ -16,6 +18,8 @@ _LLAMA3_WORDS: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+# As above, with one digit a word.
+_QWEN2_WORDS: Final = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 _DIGITS: Final = {"type": "Digits", "individual_digits": True}
 
 
@@ -31,6 +35,7 @@ PRE_TOKENIZERS: Final = {
     "gpt-2": _BYTE_LEVEL,
     "smollm": _sequence(_DIGITS, _BYTE_LEVEL),
     "llama-bpe": _sequence(_split(_LLAMA3_WORDS), _BYTES_ONLY),
+    "qwen2": _sequence(_split(_QWEN2_WORDS), _BYTES_ONLY),
 }
 
 
@@ -49,16 +54,19 @@ class BpeVocabulary:
 def tokenizer_document(vocabulary: BpeVocabulary) -> str:
     """JSON that `tokenizers.Tokenizer.from_str` reads. `bos_id` set means that encoding starts with that token."""
     special = set(vocabulary.special_ids)
-    added = [_added(vocabulary, token, token in special) for token in sorted(special | set(vocabulary.added_ids))]
+    added = [
+        added_token(token, vocabulary.tokens[token], is_special=token in special)
+        for token in sorted(special | set(vocabulary.added_ids))
+    ]
     return json.dumps(
         {
             "version": "1.0",
             "truncation": None,
             "padding": None,
             "added_tokens": added,
-            "normalizer": None,
+            "normalizer": {"type": "NFC"} if vocabulary.pre_tokenizer == "qwen2" else None,
             "pre_tokenizer": PRE_TOKENIZERS[vocabulary.pre_tokenizer],
-            "post_processor": _post_processor(vocabulary),
+            "post_processor": start_processor(vocabulary.tokens, vocabulary.bos_id),
             "decoder": _BYTE_LEVEL,
             "model": {
                 "type": "BPE",
@@ -75,29 +83,3 @@ def tokenizer_document(vocabulary: BpeVocabulary) -> str:
         },
         ensure_ascii=False,
     )
-
-
-def _added(vocabulary: BpeVocabulary, token: int, special: bool) -> dict[str, Any]:
-    return {
-        "id": token,
-        "content": vocabulary.tokens[token],
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": special,
-    }
-
-
-def _post_processor(vocabulary: BpeVocabulary) -> dict[str, Any] | None:
-    if vocabulary.bos_id is None:
-        return None
-    text = vocabulary.tokens[vocabulary.bos_id]
-    start = {"SpecialToken": {"id": text, "type_id": 0}}
-    first = {"Sequence": {"id": "A", "type_id": 0}}
-    return {
-        "type": "TemplateProcessing",
-        "single": [start, first],
-        "pair": [start, first, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {text: {"id": text, "ids": [vocabulary.bos_id], "tokens": [text]}},
-    }

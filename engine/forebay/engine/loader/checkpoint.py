@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 
 from forebay.contract.errors import InvalidSpec
-from forebay.engine.loader import gguf_metadata, hf_metadata
+from forebay.engine.loader import gguf_metadata, gguf_tokenizer, hf_metadata
 from forebay.engine.loader.gguf_file import read_header
 from forebay.engine.loader.metadata import FIELD, ModelConfig, RopeScaling, TokenizerSource
 from forebay.engine.loader.sizes import kv_bytes_per_page, weight_bytes
@@ -67,7 +67,7 @@ def read_config(path: Path) -> ModelConfig:
 def read_tokenizer(path: Path) -> TokenizerSource:
     """Tokenizer document, chat template and special ids of the checkpoint at a resolved path."""
     if is_gguf(path):
-        return gguf_metadata.read_tokenizer(read_header(path))
+        return gguf_tokenizer.read_tokenizer(read_header(path))
     return hf_metadata.read_tokenizer(path)
 
 

@@ -1,13 +1,12 @@
-"""Model configuration and tokenizer from the metadata of a GGUF file.
+"""Model configuration from the metadata of a GGUF file.
 
-Keys are the ones of the GGUF specification (`<architecture>.block_count`, `tokenizer.ggml.tokens`, ...). Anything this
-engine would compute wrongly (experts, unknown rope scaling, unknown pre-tokenizers) is refused by name here.
+Keys are the ones of the GGUF specification (`<architecture>.block_count`, ...). Anything this engine would compute
+wrongly (experts where none are known, unknown rope scaling) is refused by name here.
 """
 
 from typing import Any, Final
 
 from forebay.contract.errors import InvalidSpec
-from forebay.engine.loader.bpe import PRE_TOKENIZERS, BpeVocabulary, tokenizer_document
 from forebay.engine.loader.gguf_file import GgufHeader
 from forebay.engine.loader.metadata import (
     FIELD,
@@ -15,20 +14,17 @@ from forebay.engine.loader.metadata import (
     Experts,
     ModelConfig,
     RopeScaling,
-    TokenizerSource,
     check_config,
     refuse_architecture,
 )
 
 ARCHITECTURES: Final = {"llama": "llama", "qwen3": "qwen3", "qwen3moe": "qwen3_moe", "gemma3": "gemma3_text"}
 _GEMMA3_27B_LAYERS: Final = 62
-_CONTROL_TOKEN: Final = 3
-_USER_DEFINED_TOKEN: Final = 4
 
 
 def read_config(header: GgufHeader) -> ModelConfig:
     """Configuration in the header; `InvalidSpec` names a missing key, a bad value or an unsupported architecture."""
-    named = str(_required(header, "general.architecture"))
+    named = str(required(header, "general.architecture"))
     architecture = ARCHITECTURES.get(named)
     if architecture is None:
         raise refuse_architecture(named, str(header.path))
@@ -96,51 +92,6 @@ def _experts(header: GgufHeader) -> Experts:
     )
 
 
-def read_tokenizer(header: GgufHeader) -> TokenizerSource:
-    """Tokenizer of the file; `InvalidSpec` for a tokenizer model or pre-tokenizer that is not known."""
-    kind = str(_required(header, "tokenizer.ggml.model"))
-    if kind != "gpt2":
-        raise InvalidSpec(
-            f"{header.path}: tokenizer model {kind!r} is not supported in GGUF (supported: gpt2); "
-            "use the model's Hugging Face directory with tokenizer.json",
-            field=FIELD,
-        )
-    pre = str(_optional(header, "tokenizer.ggml.pre", "gpt-2"))
-    if pre not in PRE_TOKENIZERS:
-        raise InvalidSpec(
-            f"{header.path}: pre-tokenizer {pre!r} is not supported in GGUF (supported: {', '.join(PRE_TOKENIZERS)}); "
-            "use the model's Hugging Face directory with tokenizer.json",
-            field=FIELD,
-        )
-    tokens: list[str] = _required(header, "tokenizer.ggml.tokens")
-    kinds: list[int] = _optional(header, "tokenizer.ggml.token_type", [1] * len(tokens))
-    special = [token for token, kind_number in enumerate(kinds) if kind_number == _CONTROL_TOKEN]
-    bos_id = _token_id(header, "bos", tokens)
-    add_bos = bool(_optional(header, "tokenizer.ggml.add_bos_token", False)) and bos_id is not None
-    eos = [_token_id(header, name, tokens) for name in ("eos", "eot")]
-    eos_ids = tuple(dict.fromkeys(token for token in eos if token is not None))
-    document = tokenizer_document(
-        BpeVocabulary(
-            pre_tokenizer=pre,
-            tokens=tokens,
-            merges=_required(header, "tokenizer.ggml.merges"),
-            special_ids=special,
-            added_ids=[token for token, kind_number in enumerate(kinds) if kind_number == _USER_DEFINED_TOKEN],
-            bos_id=bos_id if add_bos else None,
-        )
-    )
-    return TokenizerSource(
-        tokenizer_json=document,
-        chat_template=_optional(header, "tokenizer.chat_template", None),
-        bos_id=bos_id,
-        eos_ids=eos_ids,
-        special_tokens={tokens[token]: token for token in special},
-        bos_token=None if bos_id is None else tokens[bos_id],
-        eos_token=tokens[eos_ids[0]] if eos_ids else None,
-        add_bos=add_bos,
-    )
-
-
 def _rope_scaling(header: GgufHeader) -> RopeScaling | None:
     kind = str(_setting(header, "rope.scaling.type", "none"))
     if kind == "none":
@@ -159,15 +110,6 @@ def _vocabulary_rows(header: GgufHeader) -> int:
     return entry.shape[0]
 
 
-def _token_id(header: GgufHeader, name: str, tokens: list[str]) -> int | None:
-    token: int | None = _optional(header, f"tokenizer.ggml.{name}_token_id", None)
-    if token is not None and not 0 <= token < len(tokens):
-        raise InvalidSpec(
-            f"{header.path}: {name} token id {token} is outside the vocabulary of {len(tokens)}", field=FIELD
-        )
-    return token
-
-
 def _single(value: float) -> float:
     """A float32 read from the file as the short decimal it was written from: 9.99999975e-06 is 1e-05."""
     return float(f"{value:.7g}")
@@ -180,14 +122,11 @@ def _integer(header: GgufHeader, name: str) -> int:
 def _setting(header: GgufHeader, name: str, default: Any = None) -> Any:
     """A key below the file's architecture; without a default it must be there."""
     key = f"{header.metadata['general.architecture']}.{name}"
-    return _required(header, key) if default is None else header.metadata.get(key, default)
+    return required(header, key) if default is None else header.metadata.get(key, default)
 
 
-def _required(header: GgufHeader, key: str) -> Any:
+def required(header: GgufHeader, key: str) -> Any:
+    """The value of a metadata key that must be there."""
     if key not in header.metadata:
         raise InvalidSpec(f"{header.path} has no metadata key {key!r}; convert the model again", field=FIELD)
     return header.metadata[key]
-
-
-def _optional(header: GgufHeader, key: str, default: Any) -> Any:
-    return header.metadata.get(key, default)

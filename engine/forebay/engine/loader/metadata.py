@@ -154,11 +154,16 @@ def check_config(config: ModelConfig, where: str) -> ModelConfig:
         raise _bad(where, f"{config.heads} query heads are not a multiple of {config.kv_heads} KV heads")
     if config.head_dim % 2:
         raise _bad(where, f"head size {config.head_dim} is odd; rotary positions need pairs")
-    if config.experts is not None and config.experts.per_token > config.experts.count:
-        raise _bad(where, f"{config.experts.per_token} of {config.experts.count} experts cannot be used at once")
+    experts = config.experts
+    if experts is not None and experts.per_token > experts.count:
+        raise _bad(where, f"{experts.per_token} of {experts.count} experts cannot be used at once")
+    _check_constants(config, where)
+    return config
+
+
+def _check_constants(config: ModelConfig, where: str) -> None:
     if not (config.rope_theta > 0 and config.rms_eps >= 0 and config.attention_scale >= 0):
         raise _bad(where, f"rope theta {config.rope_theta}, epsilon {config.rms_eps} or the scale is out of range")
-    return config
 
 
 def _sizes(config: ModelConfig) -> dict[str, int]:
