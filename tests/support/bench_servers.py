@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from forebay.engine.bench import Target
-from smollm2 import REPOSITORY, smollm2_directory, smollm2_gguf
+from smollm2 import smollm2_directory, smollm2_gguf
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 MODEL = "bench"
 START_DEADLINE_S = 600.0
 STOP_DEADLINE_S = 60.0
