@@ -10,7 +10,7 @@ from threading import Lock
 import torch
 
 from forebay.engine.models.decoder import DecoderShape
-from forebay.kernels.cpu import Activation, NumberKind, allocate_activation
+from forebay.kernels.cpu import Activation, NumberKind, Routing, allocate_activation, allocate_routing
 
 
 class Buffers:
@@ -21,6 +21,7 @@ class Buffers:
         self._tokens = max_tokens
         self._rows: dict[tuple[str, int], torch.Tensor] = {}
         self._activations: dict[tuple[str, NumberKind, int], Activation] = {}
+        self._routings: dict[tuple[int, int], Routing] = {}
         self.residual = self.rows("residual", shape.hidden)
         self.qkv = self.rows("qkv", (shape.heads + 2 * shape.kv_heads) * shape.head_dim)
         self.mixed = self.rows("mixed", shape.heads * shape.head_dim)
@@ -40,3 +41,10 @@ class Buffers:
             if key not in self._activations:
                 self._activations[key] = allocate_activation(kind, self._tokens * multiple, width)
             return self._activations[key]
+
+    def routing(self, experts: int, chosen: int) -> Routing:
+        """Which of `experts` work on which token, `chosen` for each."""
+        with self._lock:
+            if (experts, chosen) not in self._routings:
+                self._routings[experts, chosen] = allocate_routing(self._tokens, experts, chosen)
+            return self._routings[experts, chosen]

@@ -22,11 +22,13 @@ from forebay.kernels.cpu import (
     Activation,
     GateFunction,
     HeadNorm,
+    NumberKind,
     Op,
     PackedLinear,
     Rope,
     activation_kind,
     attention,
+    combine,
     convert,
     embed,
     gate,
@@ -35,6 +37,8 @@ from forebay.kernels.cpu import (
     norm,
     norm_add,
     rope_kv,
+    route,
+    sorted_gather,
 )
 
 _GATES: Final = {"silu": GateFunction.SILU, "gelu_tanh": GateFunction.GELU_TANH}
@@ -126,7 +130,28 @@ class DecoderCompiler:
         ]
 
     def _experts(self, index: int, layer: LayerSpec, block: ExpertBlock) -> list[Op]:
-        raise NotImplementedError
+        """Router in fp32 on unrounded rows; experts on rows sorted by expert, `experts_per_token` of them a token."""
+        shape, buffers, packer = self._shape, self._buffers, self._packer
+        width, chosen = shape.layers[index].intermediate, block.experts_per_token
+        exact = buffers.activation("routed", NumberKind.FP32, shape.hidden)
+        logits = buffers.rows("router", len(block.router))
+        routing = buffers.routing(len(block.router), chosen)
+        hidden = buffers.activation("normed", self._need, shape.hidden)
+        sorted_hidden = buffers.activation("sorted", self._need, shape.hidden, chosen)
+        gate_up = buffers.rows("expert_gate_up", 2 * width, chosen)
+        gated = buffers.activation("expert_gated", self._need, width, chosen)
+        result = buffers.rows("expert_result", shape.hidden, chosen)
+        return [
+            norm(buffers.residual, packer.vector(layer.mlp_norm), shape.rms_eps, exact),
+            linear(exact, packer.matrix(Matrix(block.router), "fp32"), logits),
+            route(logits, routing, normalise=block.normalise),
+            convert(exact.data, hidden),
+            sorted_gather(hidden, routing, sorted_hidden),
+            linear(sorted_hidden, packer.experts(block.gate_up), gate_up, select=routing.rows, offsets=routing.offsets),
+            gate(gate_up, gated, _GATES[shape.activation], routing.rows),
+            linear(gated, packer.experts(block.down), result, select=routing.rows, offsets=routing.offsets),
+            combine(result, routing, buffers.residual),
+        ]
 
     def _join(self, x: Activation, weight: PackedLinear, out_norm: torch.Tensor | None) -> list[Op]:
         """Add the projection of `x` to the residual stream, normalised first where the family does."""

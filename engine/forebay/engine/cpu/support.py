@@ -19,8 +19,6 @@ def cpu_problem(config: ModelConfig, features: CpuFeatures, dtype: str, page_tok
     """Why the cpu kernels cannot compute this model here as `dtype`; empty when they can."""
     if config.is_generic:
         return f"architecture {config.architecture} has no native module"
-    if config.experts is not None:
-        return "a mixture of experts runs on torch only"
     if page_tokens % _LANES:
         return f"page_tokens {page_tokens} is not a multiple of {_LANES}"
     if config.head_dim % _LANES or config.head_dim > _LARGEST_HEAD:
