@@ -38,6 +38,7 @@ PATH_METRICS: Final = "/metrics"
 PATH_CONFIG: Final = "/v1/forebay/config"
 PATH_LOAD: Final = "/v1/forebay/load"
 PATH_DRAIN: Final = "/v1/forebay/drain"
+PATH_EVENTS: Final = "/v1/forebay/events"
 PATH_ROUTES: Final = "/v1/forebay/routes"
 
 # Headers.

@@ -19,6 +19,7 @@ from forebay.contract.names import (
     HEADER_REQUEST_ID,
     PATH_CONFIG,
     PATH_DRAIN,
+    PATH_EVENTS,
     PATH_HEALTH,
     PATH_LOAD,
     PATH_METRICS,
@@ -26,15 +27,18 @@ from forebay.contract.names import (
 )
 from forebay.engine.server import documents
 from forebay.engine.server.clients import Clients
+from forebay.engine.server.embeddings import embeddings_handler
 from forebay.engine.server.errors import problem_of, problem_of_status
 from forebay.engine.server.fields import parse_object
-from forebay.engine.server.generate import CHAT, CLIENT_KEY, COMPLETIONS, RESPONSES, handler, read_body
+from forebay.engine.server.generate import CHAT, COMPLETIONS, RESPONSES, handler
 from forebay.engine.server.openai import parse_detokenize, parse_tokenize
 from forebay.engine.server.service import Service
+from forebay.engine.server.watch import CLIENT_KEY, REQUEST_ID_KEY, read_body
 
 MAX_REQUEST_ID_CHARS = 128
-_REQUEST_ID_KEY = web.RequestKey("request_id", str)
-_OPEN_PATHS = frozenset({PATH_HEALTH, PATH_READY, PATH_METRICS, PATH_CONFIG, PATH_LOAD, PATH_DRAIN})
+MAX_EVENTS = 256
+MAX_NUMBER_DIGITS = 15
+_OPEN_PATHS = frozenset({PATH_HEALTH, PATH_READY, PATH_METRICS, PATH_CONFIG, PATH_LOAD, PATH_EVENTS, PATH_DRAIN})
 _log = logging.getLogger(__name__)
 
 Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -50,6 +54,7 @@ def build_app(service: Service, clients: Clients) -> web.Application:
     app.router.add_post("/v1/chat/completions", handler(service, CHAT))
     app.router.add_post("/v1/completions", handler(service, COMPLETIONS))
     app.router.add_post("/v1/responses", handler(service, RESPONSES))
+    app.router.add_post("/v1/embeddings", embeddings_handler(service))
     app.router.add_post("/tokenize", _tokenize(service))
     app.router.add_post("/detokenize", _detokenize(service))
     app.router.add_get("/v1/models", _models(service))
@@ -59,6 +64,7 @@ def build_app(service: Service, clients: Clients) -> web.Application:
     app.router.add_get(PATH_METRICS, _metrics(service))
     app.router.add_get(PATH_CONFIG, _config(service))
     app.router.add_get(PATH_LOAD, _load(service))
+    app.router.add_get(PATH_EVENTS, _events(service))
     app.router.add_post(PATH_DRAIN, _drain(service))
     return app
 
@@ -70,7 +76,7 @@ def _json(document: Mapping[str, Any], status: int = 200) -> web.Response:
 @web.middleware
 async def _answer_errors(request: web.Request, handler: Next) -> web.StreamResponse:
     """Every error of a handler becomes an answer; nothing foreign reaches a client."""
-    request[_REQUEST_ID_KEY] = _request_id(request)
+    request[REQUEST_ID_KEY] = _request_id(request)
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -81,7 +87,7 @@ async def _answer_errors(request: web.Request, handler: Next) -> web.StreamRespo
     except ForebayError as error:
         return problem_of(error).response()
     except Exception as error:  # noqa: BLE001 - the boundary: a client must get an answer, whatever broke
-        _log.exception("request %s failed", request[_REQUEST_ID_KEY])
+        _log.exception("request %s failed", request[REQUEST_ID_KEY])
         return problem_of(error).response()
 
 
@@ -103,7 +109,7 @@ def _request_id(request: web.Request) -> str:
 
 def _on_prepare(service: Service) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
     async def prepare(request: web.Request, response: web.StreamResponse) -> None:
-        response.headers[HEADER_REQUEST_ID] = request.get(_REQUEST_ID_KEY, "")
+        response.headers[HEADER_REQUEST_ID] = request.get(REQUEST_ID_KEY, "")
         response.headers.pop("Server", None)
         service.metrics.http_requests.inc(f"{response.status // 100}xx")
         if service.draining:
@@ -196,6 +202,16 @@ def _config(service: Service) -> Next:
 def _load(service: Service) -> Next:
     async def handle(_request: web.Request) -> web.StreamResponse:
         return _json(service.load_report().to_json())
+
+    return handle
+
+
+def _events(service: Service) -> Next:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        asked = request.query.get("after", "0")
+        if not asked.isdecimal() or len(asked) > MAX_NUMBER_DIGITS:
+            raise InvalidRequest("after: must be the number of an event", param="after")
+        return _json(service.events.after(int(asked), MAX_EVENTS))
 
     return handle
 

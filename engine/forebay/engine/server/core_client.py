@@ -155,6 +155,7 @@ class CoreClient:
         self.fault: str | None = None
         self.on_grammar: Callable[[GrammarBuilt], None] = _ignore
         self.on_fault: Callable[[str], None] = _ignore
+        self.on_loaded: Callable[[float], None] = _ignore
 
     @property
     def is_loaded(self) -> bool:
@@ -260,6 +261,7 @@ class CoreClient:
             case Ready(load_s):
                 self.load_seconds = load_s
                 self._last_answer_s = self._moved_s = self._now_s()
+                self.on_loaded(load_s)
             case Fault(text):
                 self.fault = text
             case _:

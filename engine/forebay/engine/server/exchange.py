@@ -16,11 +16,11 @@ from forebay.engine.record import BatchPlan, Candidate, make_record
 from forebay.engine.request import Retention
 from forebay.engine.server.answers import Answer, Usage, summed
 from forebay.engine.server.choices import Choice, Delta
-from forebay.engine.server.clients import Client
 from forebay.engine.server.core_client import Group
 from forebay.engine.server.openai import GenerateRequest
 from forebay.engine.server.service import LoadedText, Service, check_length
 from forebay.engine.server.shapes import AfterReasoning, Calls, Document, Shape
+from forebay.engine.server.watch import Watch
 from forebay.engine.structured.reasoning import reasoning_end
 
 REASONING_TAIL_TOKENS = 32
@@ -29,17 +29,11 @@ _SEEDS = 1 << 64
 
 @dataclass(slots=True)
 class Exchange:
-    """One request. `began_s` is when its head was read, on the monotonic clock.
-
-    `phase` says what a client that leaves cuts off; `failure` is the outcome of a stream that was cut.
-    """
+    """One request and all that is known of it; `failure` is the outcome of a stream that was cut."""
 
     service: Service
-    endpoint: str
-    client: Client
-    began_s: float
+    watch: Watch
     text: LoadedText
-    phase: str = "body"
     body: dict[str, Any] = field(default_factory=dict)
     prompts: list[list[int]] = field(default_factory=list)
     budgets: list[int] = field(default_factory=list)
@@ -52,7 +46,7 @@ class Exchange:
 
     async def prepare(self, parsed: GenerateRequest) -> None:
         """Encode the prompts and check all lengths; raises `InvalidRequest` naming the field."""
-        self.phase = "prepare"
+        self.watch.phase = "prepare"
         for prompt in parsed.prompts:
             tokens = await self.service.encode(prompt, parsed.tools)
             budget = check_length(
@@ -63,7 +57,8 @@ class Exchange:
                     f"min_tokens: {parsed.sampling.min_tokens} is more than the {budget} tokens an answer may have",
                     param="min_tokens",
                 )
-            self.client.charge(len(tokens), self.service.clock.monotonic_s())
+            self.watch.client.charge(len(tokens), self.service.clock.monotonic_s())
+            self.watch.prompt_tokens += len(tokens)
             self.prompts.append(tokens)
             self.budgets.append(budget)
 
@@ -94,7 +89,7 @@ class Exchange:
 
     def submit(self, group: Group, parsed: GenerateRequest, grammar: str) -> None:
         """One sequence for each prompt and candidate; candidate i samples with the request's seed plus i."""
-        self.phase = "waiting"
+        self.watch.phase = "waiting"
         self.load_at_start = self.service.client.load
         service = self.service
         first_seed = service.seed() if parsed.seed is None else parsed.seed
@@ -111,9 +106,9 @@ class Exchange:
                 max_new_tokens=min(budget, most),
                 stop_token_ids=(*eos, *parsed.stops.token_ids),
                 ignore_eos=False,
-                tenant=self.client.name,
+                tenant=self.watch.client.name,
                 priority=parsed.priority,
-                deadline_s=self.began_s + seconds,
+                deadline_s=self.watch.began_s + seconds,
                 speculation=parsed.speculation,
                 retention=_within(parsed.retention, len(tokens)),
                 grammar=grammar,
@@ -147,10 +142,11 @@ class Exchange:
         now_s = self.service.clock.monotonic_s()
         metrics = self.service.metrics
         metrics.generated_tokens.inc(by=count)
-        self.client.charge(count, now_s)
+        self.watch.client.charge(count, now_s)
+        self.watch.output_tokens += count
         if self.last_token_s == 0.0:
-            self.phase = "streaming"
-            metrics.first_token_s.observe(now_s - self.began_s)
+            self.watch.phase = "streaming"
+            metrics.first_token_s.observe(now_s - self.watch.began_s)
         elif len(self.choices) == 1:
             metrics.token_gap_s.observe((now_s - self.last_token_s) / count)
         self.last_token_s = now_s

@@ -4,7 +4,6 @@ Holds: no byte of a stream is sent before the core has accepted the request and 
 status; an error after the first byte is an error event and a cut connection, never a clean end. Routed to by `app.py`.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +11,11 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from forebay.contract.errors import Blame, Cancelled, ForebayError, InvalidRequest, Overloaded
+from forebay.contract.errors import Cancelled, ForebayError
 from forebay.engine.server.answers import Answer, Form, Usage
 from forebay.engine.server.choices import Choice, Delta
-from forebay.engine.server.clients import Client
 from forebay.engine.server.documents import ChatForm, Head
-from forebay.engine.server.errors import Unavailable, problem_of
+from forebay.engine.server.errors import problem_of
 from forebay.engine.server.exchange import Exchange
 from forebay.engine.server.fields import parse_object
 from forebay.engine.server.limits import RequestLimits
@@ -27,13 +25,13 @@ from forebay.engine.server.responses_request import parse_responses
 from forebay.engine.server.service import Service
 from forebay.engine.server.shapes import Outcome
 from forebay.engine.server.stream import EventStream
+from forebay.engine.server.watch import outcome_of, read_body, watched
 from forebay.engine.structured.outcome import INCOMPLETE_HEADER
 
 Parse = Callable[[dict[str, Any], RequestLimits], GenerateRequest]
 MakeForm = Callable[[Exchange, GenerateRequest], Form]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SPECULATION_HEADER = "x-forebay-speculation"
-CLIENT_KEY = web.RequestKey("client", Client)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +72,12 @@ def handler(service: Service, endpoint: Endpoint) -> Handler:
     """The handler of one generating endpoint."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        began_s = service.clock.monotonic_s()
-        outcome = "cancelled"
-        phase = "body"
-        exchange: Exchange | None = None
-        try:
-            client = request[CLIENT_KEY]
-            with service.request(), client.request(began_s):
-                exchange = Exchange(service, endpoint.name, client, began_s, service.loaded())
-                body = await read_body(request, service.config.body_seconds)
-                exchange.body = parse_object(body)
-                parsed = endpoint.parse(exchange.body, exchange.text.limits)
-                response = await _generate(request, exchange, endpoint, parsed)
-            outcome = exchange.failure or _ending(exchange.choices)
-        except ForebayError as error:
-            outcome = _outcome(error)
-            raise
-        except Exception:
-            outcome = "error"
-            raise
-        finally:
-            phase = exchange.phase if exchange is not None else phase
-            service.metrics.ended(endpoint.name, outcome, phase, service.clock.monotonic_s() - began_s)
+        with watched(service, endpoint.name, request) as watch:
+            exchange = Exchange(service, watch, service.loaded())
+            exchange.body = parse_object(await read_body(request, service.config.body_seconds))
+            parsed = endpoint.parse(exchange.body, exchange.text.limits)
+            response = await _generate(request, exchange, endpoint, parsed)
+            watch.outcome = exchange.failure or _ending(exchange.choices)
         return response
 
     return handle
@@ -109,38 +91,6 @@ def _ending(choices: Sequence[Choice]) -> str:
             return "cancelled"
         endings.add("deadline" if choice.outcome.stop_reason == "deadline" else choice.outcome.finish_reason)
     return next(ending for ending in ("deadline", "length", "tool_calls", "stop") if ending in endings)
-
-
-def _outcome(error: ForebayError) -> str:
-    if isinstance(error, Overloaded):
-        return "overloaded"
-    if isinstance(error, Unavailable):
-        return "unavailable"
-    if isinstance(error, Cancelled):
-        return "cancelled"
-    return "invalid" if error.blame is Blame.CLIENT else "error"
-
-
-async def read_body(request: web.Request, seconds: float) -> bytes:
-    """The body within the size limit and the time; raises `InvalidRequest` with 408, 413 or 415."""
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise InvalidRequest("content-encoding: compressed bodies are not supported", status=415)
-    limit = request.client_max_size
-    if request.content_length is not None and request.content_length > limit:
-        raise _too_large(limit)
-    try:
-        async with asyncio.timeout(seconds):
-            return await request.read()
-    except web.HTTPRequestEntityTooLarge as error:
-        raise _too_large(limit) from error
-    except TimeoutError as error:
-        raise InvalidRequest(f"the body did not come within {seconds:g} s", status=408) from error
-    except web.RequestPayloadError as error:
-        raise InvalidRequest(f"the body is malformed: {error}") from error
-
-
-def _too_large(limit: int) -> InvalidRequest:
-    return InvalidRequest(f"the body is larger than {limit} bytes", status=413)
 
 
 async def _generate(
@@ -208,6 +158,6 @@ async def _stream(
     except ForebayError as error:
         if not stream.response.prepared:
             raise
-        exchange.failure = _outcome(error)
+        exchange.failure = outcome_of(error)
         await stream.cut(writer.failed(problem_of(error).document()))
     return stream.response

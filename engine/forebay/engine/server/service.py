@@ -18,11 +18,13 @@ from forebay.contract.errors import InvalidRequest, Overloaded
 from forebay.contract.wire import LoadReport
 from forebay.engine.keys import KEYS_BY_NAME, EngineConfig
 from forebay.engine.loader.checkpoint import file_digest
+from forebay.engine.loader.metadata import Pooling
 from forebay.engine.record import Identity, text_digest
 from forebay.engine.request import DraftKind, Speculation
 from forebay.engine.resolve import Resolved
 from forebay.engine.server.core_client import CoreClient
 from forebay.engine.server.errors import Unavailable
+from forebay.engine.server.events import EventLog
 from forebay.engine.server.limits import RequestLimits
 from forebay.engine.server.metrics import EngineMetrics
 from forebay.engine.server.openai import Prompt
@@ -58,7 +60,10 @@ class Service:
         self.client = client
         self.metrics = metrics
         self.clock = clock
+        self.events = EventLog(clock.wall_s)
+        self.pooling: Pooling | None = None
         self.started_s = int(clock.wall_s())
+        self.events.note("started", config_digest=resolved.digest)
         self.draining = False
         self.open_requests = 0
         self._idle = asyncio.Event()
@@ -70,6 +75,8 @@ class Service:
         self._answers = itertools.count(1)
         self._answer_prefix = secrets.token_hex(6)
         self._identity: asyncio.Future[Identity] | None = None
+        client.on_fault = self.note_fault
+        client.on_loaded = self.note_loaded
         self._encoders = ThreadPoolExecutor(_ENCODER_THREADS, thread_name_prefix="encode")
 
     def set_text(self, codec: TextCodec, eos_ids: tuple[int, ...], vocabulary: int) -> None:
@@ -94,12 +101,22 @@ class Service:
             may_record=config.record != "off",
         )
         self.text = LoadedText(codec, eos_ids, limits)
+        self.events.note("tokenizer loaded", vocabulary=codec.vocabulary_size)
 
     def set_grammars(self, grammars: Grammars) -> None:
         """Structured output is possible; the core's answers about grammars go there."""
         self.grammars = grammars
         self.client.on_grammar = grammars.note_built
-        self.client.on_fault = grammars.fail
+
+    def note_loaded(self, seconds: float) -> None:
+        """The core has loaded the model."""
+        self.events.note("model loaded", seconds=round(seconds, 3))
+
+    def note_fault(self, reason: str) -> None:
+        """The core has ended."""
+        self.events.note("core failed", reason=reason)
+        if self.grammars is not None:
+            self.grammars.fail(reason)
 
     def unready_reason(self) -> str | None:
         """Why the engine is not ready, or None when it is."""
@@ -126,6 +143,8 @@ class Service:
 
     def start_drain(self) -> None:
         """Readiness goes first; then new work is refused and what runs goes on."""
+        if not self.draining:
+            self.events.note("draining", open_requests=self.open_requests)
         self.draining = True
         self.client.drain()
 
