@@ -27,18 +27,22 @@ def serve(
     waiting, launched = deque(requests), deque[StepHandle]()
     turn = 0
     while waiting or launched or not scheduler.idle:
-        while waiting and (not steps_between or turn % steps_between == 0):
-            scheduler.add(waiting.popleft(), now_s=0.0)
-            if steps_between:
-                break
+        _arrive(scheduler, waiting, turn, steps_between)
         turn += 1
         plan = scheduler.plan()
         if plan is not None:
             answers.steps += 1
             launched.append(runner.launch(plan))
-        if launched and (plan is None or len(launched) >= in_flight):
+        if launched and (len(launched) >= in_flight or plan is None):
             _commit(scheduler, launched.popleft(), answers)
     return answers
+
+
+def _arrive(scheduler: Scheduler, waiting: deque[NewRequest], turn: int, steps_between: int) -> None:
+    while waiting and (not steps_between or turn % steps_between == 0):
+        scheduler.add(waiting.popleft(), now_s=0.0)
+        if steps_between:
+            break
 
 
 def _commit(scheduler: Scheduler, handle: StepHandle, answers: Answers) -> None:

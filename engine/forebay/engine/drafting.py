@@ -3,7 +3,8 @@
 Duty: one `DraftState` a request, pure. A row starts with a short limit; the limit doubles when everything is accepted
 and falls to one more than was accepted otherwise. When drafts do not pay, the row rests: it decodes plainly for a
 number of tokens, then probes with one draft; each probe that fails doubles the rest. So poor acceptance costs a few
-short drafts at the start and a vanishing share later. Called by the planner (limit) and the scheduler (outcome).
+short drafts at the start and a vanishing share later. A step in which nothing was proposed counts as neither. Called
+by the planner (limit) and the scheduler (outcome).
 """
 
 from typing import Final
@@ -13,6 +14,8 @@ from forebay.engine.request import DraftKind, Speculation, SpeculationReport
 FIRST_LIMIT: Final = 2
 FIRST_REST_TOKENS: Final = 8
 MAX_REST_TOKENS: Final = 128
+EMPTY_REST_TOKENS: Final = 4
+"""Plain tokens after a step without a proposal: such a step cannot overlap with the next, so not every one asks."""
 _WEIGHT: Final = 0.35
 _MIN_GAIN: Final = {DraftKind.NGRAM: 0.35, DraftKind.MODEL: 0.6}
 """Accepted tokens a step below which drafts do not pay: looking up is cheap, running a draft model is not."""
@@ -40,10 +43,13 @@ class DraftState:
 
     def note(self, limit: int, drafted: int, accepted: int, length: int) -> None:
         """A step that might draft `limit` tokens drafted and accepted these; the row now has `length` tokens."""
-        if drafted:
-            self.drafted += drafted
-            self.accepted += accepted
-            self._histogram[accepted] += 1
+        if not drafted:
+            # Nothing was found to propose, which says nothing about the next find and cost no computation.
+            self.next_at = length + EMPTY_REST_TOKENS
+            return
+        self.drafted += drafted
+        self.accepted += accepted
+        self._histogram[accepted] += 1
         self._gain += _WEIGHT * (accepted - self._gain)
         if self._gain < self._min_gain:
             # The probe after the rest decides alone: a hit lifts the gain over the bar, a miss sinks it below.
