@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from forebay.kernels.cpu.records import QUANT_GROUP, ActivationRecord, NumberKind, OpHeader, OpKind, Rows
+from forebay.kernels.cpu.records import QUANT_GROUP, SCALE_GROUP, ActivationRecord, NumberKind, OpHeader, OpKind, Rows
 
 DTYPES = {NumberKind.FP32: torch.float32, NumberKind.BF16: torch.bfloat16, NumberKind.INT8: torch.int8}
 
@@ -23,7 +23,8 @@ class Op:
 class Activation:
     """Rows that a linear layer reads: `data` [rows, width] in fp32, bf16 or int8.
 
-    int8 rows carry `scales` [rows] fp32, `sums` [rows] int32 and, for int4 weights, `group_sums` [rows, width / 32].
+    int8 rows carry `scales` fp32 and `sums` int32 [rows, width / 64 rounded up], one for each 64 elements, and,
+    for int4 weights, `group_sums` [rows, width / 32].
     """
 
     data: torch.Tensor
@@ -60,7 +61,9 @@ class Activation:
     def float(self) -> torch.Tensor:
         """The values in fp32, [rows, width]; for tests and for routines outside the library."""
         values = self.data.float()
-        return values if self.scales is None else values * self.scales[:, None]
+        if self.scales is None:
+            return values
+        return values * self.scales.repeat_interleave(SCALE_GROUP, dim=1)[:, : self.width]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +107,12 @@ def allocate_activation(kind: NumberKind, rows: int, width: int) -> Activation:
     if kind in (NumberKind.FP32, NumberKind.BF16):
         return Activation(torch.zeros(rows, width, dtype=DTYPES[kind]))
     groups = torch.zeros(rows, width // QUANT_GROUP, dtype=torch.int32) if kind == NumberKind.INT4 else None
+    scales = -(-width // SCALE_GROUP)
     return Activation(
-        torch.zeros(rows, width, dtype=torch.int8), torch.zeros(rows), torch.zeros(rows, dtype=torch.int32), groups
+        torch.zeros(rows, width, dtype=torch.int8),
+        torch.zeros(rows, scales),
+        torch.zeros(rows, scales, dtype=torch.int32),
+        groups,
     )
 
 

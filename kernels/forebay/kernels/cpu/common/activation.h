@@ -20,22 +20,26 @@ INLINE void sum_groups(const int8_t *row, int32_t *sums, int64_t width) {
   }
 }
 
-// Symmetric, one scale a row: q = round(x * 127 / max|x|). The width is a multiple of 16.
+// q = round(x * 127 / max|x|) within each group of 64; the width is a multiple of 16. One scale for a whole row would let
+// a single outlier take the precision of all others.
 INLINE void row_to_int8(const float *x, const struct activation *out, int64_t row) {
-  const int64_t width = out->width;
+  const int64_t width = out->width, groups = scale_groups(width);
   int8_t *data = (int8_t *)out->data + row * width;
-  vf highest = vf_set(0.0f);
-  for (int64_t i = 0; i < width; i += VL) highest = vf_max(highest, vf_abs(vf_load(x + i)));
-  const float most = vf_highest(highest);
-  const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-  vi sum = vi_set(0);
-  for (int64_t i = 0; i < width; i += VL) {
-    const vi q = vf_round(vf_load(x + i) * inverse);
-    sum += q;
-    store_low_bytes(data + i, q);
+  for (int64_t group = 0; group < groups; group++) {
+    const int64_t begin = group * SCALE_GROUP, end = begin + SCALE_GROUP < width ? begin + SCALE_GROUP : width;
+    vf highest = vf_set(0.0f);
+    for (int64_t i = begin; i < end; i += VL) highest = vf_max(highest, vf_abs(vf_load(x + i)));
+    const float most = vf_highest(highest);
+    const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+    vi sum = vi_set(0);
+    for (int64_t i = begin; i < end; i += VL) {
+      const vi q = vf_round(vf_load(x + i) * inverse);
+      sum += q;
+      store_low_bytes(data + i, q);
+    }
+    out->scales[row * groups + group] = most / 127.0f;
+    out->sums[row * groups + group] = vi_sum(sum);
   }
-  out->scales[row] = most / 127.0f;
-  out->sums[row] = vi_sum(sum);
   if (out->group_sums) sum_groups(data, out->group_sums + row * (width / QUANT_GROUP), width);
 }
 

@@ -8,7 +8,7 @@
 
 #include "vec.h"
 
-enum { MAX_GROUPS = 4, ATTENTION_BLOCK_TOKENS = 16, ATTENTION_TILE = 64, SUBTILE = 16, PANEL = 48, QUANT_GROUP = 32 };
+enum { MAX_GROUPS = 4, ATTENTION_BLOCK_TOKENS = 16, ATTENTION_TILE = 64, SUBTILE = 16, PANEL = 48, QUANT_GROUP = 32, SCALE_GROUP = 64 };
 
 enum op_kind { OP_EMBED, OP_GATHER, OP_NORM, OP_CONVERT, OP_LINEAR, OP_ROPE_KV, OP_ATTENTION, OP_GATE, OP_ROUTE,
                OP_SORTED_GATHER, OP_COMBINE, OP_KINDS };
@@ -23,17 +23,19 @@ struct op {
   int32_t padding;
 };
 
-// Rows of activations. INT8 rows carry a scale each, the sum of their elements, and, when `group_sums` is not null,
-// the sum of each group of 32 (what int4 weights need).
+// Rows of activations. INT8 rows carry a scale for each 64 elements and the sum of those elements, and, when
+// `group_sums` is not null, the sum of each group of 32 (what int4 weights need).
 struct activation {
   void *data;
-  float *scales;        // [rows]
-  int32_t *sums;        // [rows]
+  float *scales;        // [rows][scale groups]
+  int32_t *sums;        // [rows][scale groups]
   int32_t *group_sums;  // [rows][width / 32]
   int64_t width;
   int32_t kind;         // enum number_kind
   int32_t padding;
 };
+
+INLINE int64_t scale_groups(int64_t width) { return (width + SCALE_GROUP - 1) / SCALE_GROUP; }
 
 struct embed { struct op op; const void *table; float *out; int64_t width; float scale; int32_t kind; };
 

@@ -1,8 +1,8 @@
 """Linear layers with bf16, fp32, int8 or int4 weights, out = x weight^T (+ bias) (+ out).
 
 Weights are packed once by `pack_linear` (packing.py). bf16 weights read bf16 activations and add in fp32; int8 and int4
-weights read int8 activations with a scale a row. Bit-invariant for every kind: each output is summed in one fixed order
-of k whatever the number of rows and threads. The kinds' results differ between CPUs with and without avx512_bf16
+weights read int8 activations with a scale for each 64 inputs. Bit-invariant for every kind: each output is summed in
+one fixed order of k whatever the number of rows and threads. The kinds' results differ between CPUs with and without avx512_bf16
 (another order of rounding inside a pair) and, for int8 and int4, only in the last fp32 rounding.
 """
 

@@ -1,4 +1,5 @@
-// int4 weights in groups of 32 along k, each with an fp16 scale and, if asked, an fp16 minimum; int8 activations.
+// int4 weights in groups of 32 along k, each with an fp16 scale and, if asked, an fp16 minimum; int8 activations with a
+// scale for each 64 inputs of a row.
 // A weight is scale (q - 8), or scale q + minimum. Byte b of [4 quads][48][4] of a group holds q of k = 4 quad + b % 4
 // in its low half and of k + 16 in its high half. Group sums are exact integers; groups are added in order in fp32.
 #include "dot8.h"
@@ -6,6 +7,8 @@
 
 #define LOW(v) ((v) & 0x0f0f0f0f)
 #define HIGH(v) ((vi)((vu)(v) >> 4) & 0x0f0f0f0f)
+
+#define SCALE_OF(r) in->scales[(row + r) * scales_a_row + group / (SCALE_GROUP / QUANT_GROUP)]
 
 #define DECLARE(r) vf f##r##_0 = {0}, f##r##_1 = {0}, f##r##_2 = {0};
 #define START(r)                                                                              \
@@ -18,24 +21,28 @@
     c##r##_1 = dot_bytes(dot_bytes(c##r##_1, LOW(w1), low), HIGH(w1), high);     \
     c##r##_2 = dot_bytes(dot_bytes(c##r##_2, LOW(w2), low), HIGH(w2), high);     \
   }
-#define ADD_GROUP(r)                   \
-  f##r##_0 += vf_of_int(c##r##_0) * d0; \
-  f##r##_1 += vf_of_int(c##r##_1) * d1; \
-  f##r##_2 += vf_of_int(c##r##_2) * d2;
+#define ADD_GROUP(r)                              \
+  {                                               \
+    const vf scale = vf_set(SCALE_OF(r));         \
+    f##r##_0 += vf_of_int(c##r##_0) * scale * d0; \
+    f##r##_1 += vf_of_int(c##r##_1) * scale * d1; \
+    f##r##_2 += vf_of_int(c##r##_2) * scale * d2; \
+  }
 #define ADD_MINS(r)                                                                    \
   {                                                                                    \
-    const vf sum = vf_set((float)in->group_sums[(row + r) * groups + group]);          \
+    const vf sum = vf_set((float)in->group_sums[(row + r) * groups + group] * SCALE_OF(r)); \
     f##r##_0 += sum * m0;                                                              \
     f##r##_1 += sum * m1;                                                              \
     f##r##_2 += sum * m2;                                                              \
   }
-#define FINISH(r)                                                        \
-  finish(panel, row + r, 0 * VL, f##r##_0 * in->scales[row + r]);        \
-  finish(panel, row + r, 1 * VL, f##r##_1 * in->scales[row + r]);        \
-  finish(panel, row + r, 2 * VL, f##r##_2 * in->scales[row + r]);
+#define FINISH(r)                           \
+  finish(panel, row + r, 0 * VL, f##r##_0); \
+  finish(panel, row + r, 1 * VL, f##r##_1); \
+  finish(panel, row + r, 2 * VL, f##r##_2);
 #define KERNEL(R)                                                                                        \
   static void rows_##R(const struct panel *panel, const struct activation *in, int64_t row, int step) {   \
     const int64_t stride = in->width / 4, groups = panel->k / QUANT_GROUP;                               \
+    const int64_t scales_a_row = scale_groups(in->width);                                                \
     const int32_t *x = (const int32_t *)in->data + row * stride;                                         \
     const int32_t *w = (const int32_t *)panel->weight;                                                   \
     const uint16_t *scales = (const uint16_t *)panel->scales, *mins = (const uint16_t *)panel->mins;     \

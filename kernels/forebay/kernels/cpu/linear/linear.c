@@ -9,7 +9,7 @@ struct kernels {
 
 static struct kernels kernels_of(const struct linear *linear, const struct step *step) {
   switch (linear->kind) {
-    case INT8: return (struct kernels){INT8_ROWS, MAX_ROWS, 4};
+    case INT8: return (struct kernels){INT8_ROWS, VL == 16 ? 4 : 2, 4};
     case INT4: return (struct kernels){INT4_ROWS, VL == 16 ? 4 : 2, 8};
     case FP32: return (struct kernels){FP32_ROWS, MAX_ROWS, 1};
     default: break;

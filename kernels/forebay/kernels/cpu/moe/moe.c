@@ -59,15 +59,19 @@ void run_route(const void *op, const struct step *step, struct worker *worker) {
   if (worker->thread == 0) sort_by_expert(&route->routing, tokens * route->routing.top_k);
 }
 
+// Row `source` of 4-byte elements to row `target`.
+static void copy_words(const void *from, int64_t source, void *to, int64_t target, int64_t width) {
+  memcpy((char *)to + target * width * 4, (const char *)from + source * width * 4, (size_t)width * 4);
+}
+
 static void copy_activation(const struct activation *from, int64_t source, const struct activation *to, int64_t target) {
   static const int BYTES[] = {[FP32] = 4, [BF16] = 2, [INT8] = 1};
-  const int64_t bytes = to->width * BYTES[to->kind], groups = to->width / QUANT_GROUP;
+  const int64_t bytes = to->width * BYTES[to->kind];
   memcpy((char *)to->data + target * bytes, (const char *)from->data + source * bytes, (size_t)bytes);
   if (to->kind != INT8) return;
-  to->scales[target] = from->scales[source];
-  to->sums[target] = from->sums[source];
-  if (to->group_sums)
-    memcpy(to->group_sums + target * groups, from->group_sums + source * groups, (size_t)groups * sizeof(int32_t));
+  copy_words(from->scales, source, to->scales, target, scale_groups(to->width));
+  copy_words(from->sums, source, to->sums, target, scale_groups(to->width));
+  if (to->group_sums) copy_words(from->group_sums, source, to->group_sums, target, to->width / QUANT_GROUP);
 }
 
 void run_sorted_gather(const void *op, const struct step *step, struct worker *worker) {
