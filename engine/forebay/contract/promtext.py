@@ -19,10 +19,9 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def _labels(names: Sequence[str], values: Sequence[str], extra: str = "") -> str:
+def _labels(names: Sequence[str], values: Sequence[str], *extra: str) -> str:
     parts = [f'{name}="{_escape(value)}"' for name, value in zip(names, values, strict=True)]
-    if extra:
-        parts.append(extra)
+    parts += [part for part in extra if part]
     return "{" + ",".join(parts) + "}" if parts else ""
 
 
@@ -59,13 +58,14 @@ class Scalar:
         """Remove a series whose subject is gone; removing an absent one is fine."""
         self.values.pop(values, None)
 
-    def render(self) -> list[str]:
-        """The lines of this family."""
+    def render(self, name: str = "", constant: str = "") -> list[str]:
+        """The lines of this family; under another `name` and with a `constant` label for an alias."""
         if self._read is not None:
             self.values[()] = self._read()
-        lines = [f"# HELP {self._name} {self._help}", f"# TYPE {self._name} {self._kind}"]
+        name = name or self._name
+        lines = [f"# HELP {name} {self._help}", f"# TYPE {name} {self._kind}"]
         lines += [
-            f"{self._name}{_labels(self._labels, values)} {_number(number)}"
+            f"{name}{_labels(self._labels, values, constant)} {_number(number)}"
             for values, number in sorted(self.values.items())
         ]
         return lines
@@ -97,16 +97,17 @@ class Histogram:
         """Observations so far in the series of these label values."""
         return sum(self._buckets.get(values, ()))
 
-    def render(self) -> list[str]:
-        """The lines of this family: cumulative buckets, sum and count for each series."""
-        lines = [f"# HELP {self._name} {self._help}", f"# TYPE {self._name} histogram"]
+    def render(self, name: str = "", constant: str = "") -> list[str]:
+        """The lines of this family: cumulative buckets, sum and count for each series; see `Scalar.render`."""
+        name = name or self._name
+        lines = [f"# HELP {name} {self._help}", f"# TYPE {name} histogram"]
         bounds = [*(_number(bound) for bound in self._bounds), "+Inf"]
         for values, buckets in sorted(self._buckets.items()):
             for bound, total in zip(bounds, itertools.accumulate(buckets), strict=True):
                 label = f'le="{bound}"'
-                lines.append(f"{self._name}_bucket{_labels(self._labels, values, label)} {total}")
-            lines.append(f"{self._name}_sum{_labels(self._labels, values)} {_number(self._sums[values])}")
-            lines.append(f"{self._name}_count{_labels(self._labels, values)} {sum(buckets)}")
+                lines.append(f"{name}_bucket{_labels(self._labels, values, constant, label)} {total}")
+            lines.append(f"{name}_sum{_labels(self._labels, values, constant)} {_number(self._sums[values])}")
+            lines.append(f"{name}_count{_labels(self._labels, values, constant)} {sum(buckets)}")
         return lines
 
 
@@ -115,6 +116,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._families: dict[str, Scalar | Histogram] = {}
+        self._aliases: dict[str, tuple[Scalar | Histogram, str]] = {}
 
     def counter(self, name: str, text: str, labels: Mapping[str, Sequence[str]] | None = None) -> Scalar:
         """A number that only rises; the name ends in `_total`."""
@@ -132,9 +134,18 @@ class Registry:
         self._add(name, family)
         return family
 
+    def alias(self, name: str, family: Scalar | Histogram, label: str, value: str) -> None:
+        """Show a family a second time under another name, with one more label of one value."""
+        if name in self._families or name in self._aliases:
+            raise ValueError(f"metric {name} is registered twice")
+        self._aliases[name] = (family, f'{label}="{_escape(value)}"')
+
     def render(self) -> str:
         """The whole exposition text; ends with a newline."""
-        return "\n".join(line for family in self._families.values() for line in family.render()) + "\n"
+        lines = [line for family in self._families.values() for line in family.render()]
+        for name, (family, constant) in self._aliases.items():
+            lines += family.render(name, constant)
+        return "\n".join(lines) + "\n"
 
     def _scalar(self, name: str, kind: str, text: str, labels: Mapping[str, Sequence[str]] | None) -> Scalar:
         family = Scalar(name, kind, text, labels or {})

@@ -15,7 +15,7 @@ def test_every_key_is_documented_with_its_description() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    names = {line.split()[2] for line in EngineMetrics("1").render().splitlines() if line.startswith("# TYPE")}
+    names = {line.split()[2] for line in EngineMetrics("1", "m").render().splitlines() if line.startswith("# TYPE")}
     assert names
     for name in names:
         assert f"| `{name}` |" in PAGE

@@ -34,7 +34,7 @@ from forebay.engine.request import FinishReason
 from forebay.engine.server.errors import Unavailable
 
 
-def _ignore(_: object) -> None:
+def _ignore(*_: object) -> None:
     """Until a part listens."""
 
 
@@ -156,6 +156,8 @@ class CoreClient:
         self.on_grammar: Callable[[GrammarBuilt], None] = _ignore
         self.on_fault: Callable[[str], None] = _ignore
         self.on_loaded: Callable[[float], None] = _ignore
+        self.on_started: Callable[[float, int], None] = _ignore
+        self._sent_s: dict[int, float] = {}
 
     @property
     def is_loaded(self) -> bool:
@@ -185,6 +187,7 @@ class CoreClient:
 
     def send_add(self, add: Add) -> None:
         """Send a registered sequence to the core."""
+        self._sent_s[add.request_id] = self._now_s()
         self._channel.send(add)
 
     def forget(self, group: Group, request_ids: tuple[int, ...]) -> None:
@@ -192,6 +195,7 @@ class CoreClient:
         mine = tuple(request_id for request_id in request_ids if self._groups.get(request_id) is group)
         for request_id in mine:
             del self._groups[request_id]
+            self._sent_s.pop(request_id, None)
         if mine:
             self._channel.send(Abort(mine))
 
@@ -245,6 +249,7 @@ class CoreClient:
 
     def _fail_all(self, error: ForebayError) -> None:
         groups, self._groups = set(self._groups.values()), {}
+        self._sent_s.clear()
         for group in groups:
             group.fail(error)
 
@@ -277,6 +282,9 @@ class CoreClient:
 
     def _step(self, step: Step) -> None:
         groups = self._groups
+        for request_id, cached_tokens in step.started:
+            if (sent_s := self._sent_s.pop(request_id, None)) is not None:
+                self.on_started(self._now_s() - sent_s, cached_tokens)
         logprobs = step.logprobs or itertools.repeat(None)
         for request_id, token, entry in zip(step.request_ids, step.tokens, logprobs, strict=False):
             group = groups.get(request_id)
@@ -289,6 +297,7 @@ class CoreClient:
         speculation, vectors = dict(step.speculation), dict(step.vectors)
         for place, request_id in enumerate(step.ended_ids):
             group = self._groups.pop(request_id, None)
+            self._sent_s.pop(request_id, None)
             if group is not None:
                 end = End(
                     FinishReason(step.ended_reasons[place]),
@@ -302,6 +311,7 @@ class CoreClient:
 
     def _refused(self, refused: Refused) -> None:
         group = self._groups.pop(refused.request_id, None)
+        self._sent_s.pop(refused.request_id, None)
         if group is None:
             return
         if refused.after_s > 0:

@@ -155,6 +155,14 @@ class Exchange:
         metrics = self.service.metrics
         metrics.prompt_tokens.inc(by=sum(map(len, self.prompts)))
         metrics.cached_tokens.inc(by=sum(choice.cached_tokens for choice in self.choices))
+        for choice in self.choices:
+            if choice.speculation is not None:
+                drafted, accepted, steps, _ = choice.speculation
+                metrics.drafted.inc(by=drafted)
+                metrics.accepted.inc(by=accepted)
+                metrics.draft_steps.inc(by=steps)
+            if choice.outcome is not None and choice.outcome.is_incomplete:
+                metrics.incomplete.inc()
 
     def usage(self) -> Usage:
         """What the request used, all candidates counted."""

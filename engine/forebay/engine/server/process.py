@@ -85,7 +85,12 @@ async def _serve(setup: EngineSetup, entries: Mapping[str, tuple[str, Mapping[st
     core, client = await _start_core(setup)
     clock = SystemClock()
     service = Service(
-        setup.resolved, client, EngineMetrics(VERSION), setup.environment.engine_id, clock, setup.model_path
+        setup.resolved,
+        client,
+        EngineMetrics(VERSION, config.served_names[0]),
+        setup.environment.engine_id,
+        clock,
+        setup.model_path,
     )
     stop = _StopSignals()
     runner = web.AppRunner(

@@ -75,6 +75,7 @@ class Service:
         self._answers = itertools.count(1)
         self._answer_prefix = secrets.token_hex(6)
         self._identity: asyncio.Future[Identity] | None = None
+        client.on_started = metrics.started
         client.on_fault = self.note_fault
         client.on_loaded = self.note_loaded
         self._encoders = ThreadPoolExecutor(_ENCODER_THREADS, thread_name_prefix="encode")
@@ -237,6 +238,9 @@ class Service:
         self.metrics.load_s.set(self.client.load_seconds or 0.0)
         if self.client.load is not None:
             self.metrics.take_load(self.client.load)
+        if self.grammars is not None:
+            self.metrics.compilations.set(self.grammars.compilations)
+            self.metrics.compile_s.set(self.grammars.compile_s)
 
     def close(self) -> None:
         """Stop the encoder threads."""

@@ -67,6 +67,16 @@ class Grammars:
             entry.pins -= 1
             self._evict()
 
+    @property
+    def compilations(self) -> int:
+        """Grammars compiled so far."""
+        return self._compiler.compilations
+
+    @property
+    def compile_s(self) -> float:
+        """Seconds spent compiling them."""
+        return self._compiler.compile_s
+
     def note_built(self, built: GrammarBuilt) -> None:
         """The core has built a grammar, or says why it cannot."""
         entry = self._entries.get(built.key)
