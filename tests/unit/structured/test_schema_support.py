@@ -1,6 +1,7 @@
 """What a schema may say: everything else is a refusal that names the keyword and its place."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -112,9 +113,8 @@ def test_what_cannot_be_enforced_or_satisfied_is_refused(schema: Any, said: str)
     ],
 )
 def test_a_pattern_outside_of_regular_sets_is_refused_by_name(pattern: str, said: str) -> None:
-    with pytest.raises(BadPattern, match=".") as caught:
+    with pytest.raises(BadPattern, match=re.escape(said)):
         pattern_term(pattern, 10)
-    assert said in str(caught.value)
     assert "#/pattern:" in refusal({"type": "string", "pattern": pattern})
 
 
