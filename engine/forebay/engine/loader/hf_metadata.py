@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from forebay.contract.errors import InvalidSpec
+from forebay.engine.loader.generic_metadata import generic_config
 from forebay.engine.loader.hf_families import native_config
 from forebay.engine.loader.metadata import (
     FIELD,
@@ -17,7 +18,6 @@ from forebay.engine.loader.metadata import (
     ModelConfig,
     TokenizerSource,
     check_config,
-    refuse_architecture,
 )
 
 
@@ -31,7 +31,7 @@ def read_config(folder: Path) -> ModelConfig:
             f"{file}: quantized safetensors are not supported; use bf16 or fp32 weights or GGUF", field=FIELD
         )
     if architecture not in NATIVE_ARCHITECTURES:
-        raise refuse_architecture(architecture, str(file))
+        return generic_config(folder, architecture)
     try:
         config = native_config(document, str(file))
     except KeyError as error:
