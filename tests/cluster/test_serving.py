@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 NAME = "chat"
 CHILD_KINDS = (
     "deployments,replicasets,pods,services,endpointslices,configmaps,serviceaccounts,roles,rolebindings,"
-    "poddisruptionbudgets,networkpolicies,controllerrevisions"
+    "poddisruptionbudgets,networkpolicies,controllerrevisions,rollouts"
 )
 
 
@@ -101,7 +101,8 @@ def test_an_edit_makes_a_new_revision_and_fails_no_request(cluster: Cluster, nam
     old = engine_pods(cluster, namespace)
     with constant_load(service_url(cluster, namespace), NAME) as result:
         eventually(lambda: result.answered >= 3, 60, "the load runs")
-        patch = json.dumps({"spec": {"scheduling": {"maxRunning": 12}}})
+        at_once = {"steps": [{"name": "all", "capacity": "100%", "traffic": 100}], "bakeSeconds": 0}
+        patch = json.dumps({"spec": {"scheduling": {"maxRunning": 12}, "rollout": at_once}})
         cluster.kubectl("patch", "modeldeployment", NAME, "-n", namespace, "--type=merge", "-p", patch)
         wait_for_condition(cluster.target, namespace, NAME, "Ready", deadline_s=300)
         answered = result.answered

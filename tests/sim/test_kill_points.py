@@ -4,7 +4,7 @@ import pytest
 
 from sim_harness import Plan, simulate
 from sim_objects import essence
-from sim_plans import FIXED
+from sim_plans import FIXED, change_step, create_step
 
 SEED = 7
 
@@ -22,8 +22,11 @@ def test_killed_between_any_two_writes_it_reaches_the_same_end(name: str) -> Non
 
 
 def test_killed_after_every_write_it_still_gets_there() -> None:
-    """Each process lives for one write: progress needs no process to survive."""
-    script = FIXED["change"]
+    """Each process lives for one write: progress needs no process to survive.
+
+    The change comes when the first revision serves; before that it would just be replaced, without a run.
+    """
+    script = (create_step(), change_step(600.0))
     expected = essence(simulate(Plan(SEED, script)).objects)
     result = simulate(Plan(SEED, script, kill_after=frozenset(range(1, 200))))
     assert result.kills == result.writes >= 20

@@ -30,6 +30,9 @@ _STRINGS = (
     "localhost:5000/engine:0.1.0",
     "engine:0.1.0",
     "registry.example.com/a/b@sha256:" + "ab" * 32,
+    "2027-01-31",
+    "2",
+    "100%",
 )
 _JUNK: tuple[Any, ...] = (
     None,

@@ -17,6 +17,8 @@ GENERATION_KINDS = frozenset(
         "ModelDeployment",
         "NetworkPolicy",
         "PodDisruptionBudget",
+        "Rollout",
+        "RolloutAction",
     }
 )
 STATUS_KINDS = frozenset(
@@ -30,6 +32,8 @@ STATUS_KINDS = frozenset(
         "Pod",
         "PodDisruptionBudget",
         "Service",
+        "Rollout",
+        "RolloutAction",
     }
 )
 IMMUTABLE: Mapping[str, tuple[tuple[str, ...], ...]] = {

@@ -105,13 +105,21 @@ def release(name: str = "v1", **spec: Any) -> dict[str, Any]:
     }
 
 
+AT_ONCE: dict[str, Any] = {"steps": [{"name": "all", "capacity": "100%", "traffic": 100}], "bakeSeconds": 0}
+"""The rollout policy with the fewest steps."""
+
+
 def deployment(name: str = "chat", *, status: Mapping[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    """A ModelDeployment of `model()` on `gpu_class()` by `release()`; a spec field given as None is left out."""
+    """A ModelDeployment of `model()` on `gpu_class()` by `release()` that rolls out at once.
+
+    A spec field given as None is left out.
+    """
     body = {
         "modelRef": {"name": "tiny"},
         "precision": "bf16",
         "gpuClassRef": {"name": "cpu"},
         "engineReleaseRef": {"name": "v1"},
+        "rollout": AT_ONCE,
         **spec,
     }
     document = {

@@ -69,11 +69,24 @@ class World:
                     self._apply(action.object)
                 case Delete():
                     self._delete((action.kind, action.name), action.uid)
+                case PatchStatus(kind="Rollout"):
+                    self.children[action.kind, action.name]["status"] = dict(action.status)
                 case PatchStatus():
                     self.document["status"] = dict(action.status)
                 case _:
                     pass
         return plan
+
+    def open_run(self) -> None:
+        """Pass until the run that a change opens has its candidate's pods asked for."""
+        for _ in range(4):
+            self.operator_pass()
+        self.controllers()
+
+    def rollouts(self) -> list[dict[str, Any]]:
+        """All Rollouts, oldest first."""
+        found = [item for (kind, _), item in self.children.items() if kind == "Rollout"]
+        return sorted(found, key=lambda item: int(item["metadata"]["name"].rpartition("-")[2]))
 
     def _apply(self, document: Any) -> None:
         key = (document["kind"], document["metadata"]["name"])

@@ -73,9 +73,22 @@ def deployment(name: str = NAME, **spec: Any) -> Obj:
             "gpuClassRef": {"name": "cpu"},
             "engineReleaseRef": {"name": "forebay-0.1.0"},
             "replicas": 1,
+            "rollout": AT_ONCE,
             **spec,
         },
     }
+
+
+AT_ONCE: Obj = {"steps": [{"name": "all", "capacity": "100%", "traffic": 100}], "bakeSeconds": 0}
+STAGED: Obj = {
+    "steps": [
+        {"name": "isolated", "capacity": "1", "traffic": 0},
+        {"name": "canary", "capacity": "50%", "traffic": 10, "soakSeconds": 5},
+        {"name": "all", "capacity": "100%", "traffic": 100, "soakSeconds": 5, "gates": [{"name": "e", "errors": {}}]},
+    ],
+    "bakeSeconds": 10,
+    "progressDeadlineSeconds": 600,
+}
 
 
 def node(name: str = "node-1") -> Obj:

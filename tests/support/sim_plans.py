@@ -109,6 +109,7 @@ _CHOICES: tuple[tuple[str, Callable[[random.Random], dict[str, object]]], ...] =
     ("break", lambda rng: {"modelRef": {"name": BROKEN_MODEL}}),  # noqa: ARG005 - one signature for all choices
     ("fix", lambda rng: {"modelRef": {"name": "small"}}),  # noqa: ARG005
     ("dangle", lambda rng: {"modelRef": {"name": "missing"}}),  # noqa: ARG005
+    ("policy", lambda rng: {"rollout": rng.choice((sim_objects.AT_ONCE, sim_objects.STAGED))}),
     ("router", lambda rng: {"router": {"replicas": rng.randrange(1, 3)}}),
 )
 

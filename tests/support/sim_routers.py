@@ -115,7 +115,7 @@ class Routers:
             return RouterObservation(name, None, error="no answer from the admin port")
         epoch = view.routes.epoch if view.routes is not None else 0
         endpoints = tuple(replace(e, inflight=self._inflight(view, e.revision)) for e in view.endpoints or ())
-        return RouterObservation(name, RouterReport(epoch, view.synced, endpoints))
+        return RouterObservation(name, RouterReport(epoch, view.synced, endpoints, ()))
 
     def _inflight(self, view: RouterView, revision: str) -> int:
         """Requests come and go while a revision has traffic; afterwards the open ones take a while to end."""

@@ -79,6 +79,9 @@ def _problems(schema: Schema, value: Any, path: str) -> Iterator[str]:
     if shape:
         return
     for rule in schema.get("x-kubernetes-validations", []):
+        # Rules about a change are not asked when an object is created.
+        if "oldSelf" in rule["rule"]:
+            continue
         if not evaluate_cel(rule["rule"], _typed(schema, value)):
             at = f"{path}{rule.get('fieldPath', '')}".removeprefix(".")
             yield f"{at or '<root>'}: Invalid value: {rule['message']}"

@@ -37,10 +37,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- /* What the operator does to objects in the namespaces that it serves. */ -}}
 {{- define "forebay.namespacedRules" -}}
 - apiGroups: [forebay.dev]
-  resources: [modeldeployments, models]
+  resources: [modeldeployments, models, rolloutactions]
   verbs: [get, list, watch]
 - apiGroups: [forebay.dev]
-  resources: [modeldeployments/status, models/status]
+  resources: [rollouts]
+  verbs: [create, delete, get, list, patch, watch]
+- apiGroups: [forebay.dev]
+  resources: [modeldeployments/status, models/status, rolloutactions/status, rollouts/status]
   verbs: [patch]
 - apiGroups: [""]
   resources: [configmaps, serviceaccounts, services]

@@ -17,6 +17,7 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "forebay-operator"
 ROLE_ENGINE: Final = "engine"
 ROLE_ROUTER: Final = "router"
+ROLE_ROLLOUT: Final = "rollout"
 
 # Server-side apply field managers, one for each concern.
 MANAGER_WORKLOAD: Final = "forebay/workload"

@@ -53,12 +53,25 @@ class EndpointReport:
 
 
 @dataclass(frozen=True, slots=True)
+class RevisionReport:
+    """Attempts that the router made at a revision since it started, and those that failed: no answer, or a 5xx."""
+
+    revision: str
+    requests: int
+    errors: int
+
+
+@dataclass(frozen=True, slots=True)
 class RouterReport:
-    """A router's own view: the routes epoch it applied and every endpoint it knows."""
+    """A router's own view: the routes epoch it applied and every endpoint it knows.
+
+    `revisions` is None from a router that does not count by revision.
+    """
 
     epoch: int
     synced: bool
     endpoints: tuple[EndpointReport, ...]
+    revisions: tuple[RevisionReport, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON document for the admin port."""
@@ -106,9 +119,16 @@ def parse_router_report(document: Mapping[str, Any]) -> RouterReport:
             epoch=int(document["epoch"]),
             synced=bool(document["synced"]),
             endpoints=tuple(_endpoint_report(item) for item in document["endpoints"]),
+            revisions=_revision_reports(document.get("revisions")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidSpec(f"router report has a bad or missing field: {error}", field="endpoints") from error
+
+
+def _revision_reports(items: Any) -> tuple[RevisionReport, ...] | None:
+    if items is None:
+        return None
+    return tuple(RevisionReport(str(item["revision"]), int(item["requests"]), int(item["errors"])) for item in items)
 
 
 def _endpoint_report(item: Mapping[str, Any]) -> EndpointReport:

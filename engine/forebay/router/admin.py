@@ -26,7 +26,7 @@ def make_admin(gateway: Gateway) -> web.Application:
         return web.Response(text=gateway.metrics.registry.render(), headers={"content-type": CONTENT_TYPE})
 
     async def routes(_: web.Request) -> web.Response:
-        return web.json_response(gateway.fleet.view.report(gateway.now()).to_json())
+        return web.json_response(gateway.fleet.report(gateway.now()).to_json())
 
     async def drain(_: web.Request) -> web.Response:
         gateway.draining = True

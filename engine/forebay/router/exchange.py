@@ -225,6 +225,7 @@ class Exchange:
             state.breaker.abandoned(now_s)
         else:
             state.breaker.failed(now_s)
+            gateway.fleet.failed(state)
         avoid_s = retry.avoid_s(failure, retry_after_s)
         if avoid_s > 0:
             state.avoid(now_s + avoid_s)
@@ -292,6 +293,7 @@ class Exchange:
                 return
         elif head.status >= 500:
             state.breaker.failed(self._gateway.now())
+            self._gateway.fleet.failed(state)
         else:
             state.breaker.succeeded()
         self._head = head

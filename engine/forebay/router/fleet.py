@@ -4,9 +4,11 @@ Discovery, the load poller and exchanges report here; routing reads `view`. An e
 leaves the view at once, while requests it still has keep their state object until their leases close.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
-from forebay.contract.wire import Routes
+from forebay.contract.wire import RevisionReport, RouterReport, Routes
 from forebay.router import policy
 from forebay.router.breaker import BreakerLimits
 from forebay.router.leases import Lease
@@ -27,6 +29,8 @@ class Fleet:
         self._endpoints_listed = False
         self._routes_readable = False
         self._picks = 0
+        self._attempts: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
 
     def apply_endpoints(self, found: Collection[Discovered]) -> None:
         """Replace the set of endpoints by what discovery lists now."""
@@ -49,6 +53,8 @@ class Fleet:
         now = {weight.revision for weight in routes.weights}
         for revision in before - now:
             self._metrics.revision_requests.forget(revision)
+            del self._attempts[revision]
+            del self._errors[revision]
         for revision in now - before:
             self._metrics.revision_requests.inc(revision, by=0)
         self._routes = routes
@@ -71,8 +77,22 @@ class Fleet:
         self._picks += 1
         state.last_pick = self._picks
         state.breaker.dispatched(now_s)
+        self._attempts[state.endpoint.revision] += 1
         self._metrics.revision_requests.inc(state.endpoint.revision)
         return state.ledger.open()
+
+    def failed(self, state: EndpointState) -> None:
+        """Count an attempt that an engine failed: no answer, a cut one, or a 5xx."""
+        self._errors[state.endpoint.revision] += 1
+
+    def report(self, now_s: float) -> RouterReport:
+        """What the operator reads back, with attempts and errors of each revision in the routes."""
+        weights = self._routes.weights if self._routes else ()
+        counted = tuple(
+            RevisionReport(item.revision, self._attempts[item.revision], self._errors[item.revision])
+            for item in weights
+        )
+        return replace(self.view.report(now_s), revisions=counted)
 
     def gauge(self, now_s: float) -> None:
         """Bring the gauges up to date; called before each scrape."""

@@ -81,6 +81,51 @@ class ReleaseDefaults(Shape):
     """Configuration key to value."""
 
 
+class IssueMatch(Shape):
+    """Where an issue shows: every list that is there must hold the deployment's value; an absent list holds any."""
+
+    architectures: Annotated[list[Architecture], Field(min_length=1, max_length=16), UniqueItems()] | None = None
+    """Architectures."""
+    precisions: Precisions | None = None
+    """Precisions."""
+    models: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=253)]], Field(min_length=1, max_length=32), UniqueItems()
+        ]
+        | None
+    ) = None
+    """Names of Models; a trailing * stands for any ending."""
+    config: Annotated[FreeMap, Field(max_length=16), free_map(16)] | None = None
+    """Effective configuration values, key by key."""
+
+
+class KnownIssue(Shape):
+    """A defect of this release."""
+
+    id: Annotated[str, Field(min_length=1, max_length=64)]
+    """Name of the issue; `rollout.acceptIssues` lists it."""
+    summary: Annotated[str, Field(min_length=1, max_length=512)]
+    """What goes wrong."""
+    severity: Literal["Block", "Warn"]
+    """Block holds a rollout in preflight; Warn is recorded."""
+    match: IssueMatch | None = None
+    """Where it shows; absent means everywhere."""
+    fixed_in: Annotated[str, Field(max_length=64)] | None = None
+    """Version that has the fix."""
+    expires: (
+        Annotated[str, Field(max_length=10), matches("[0-9]{4}-[0-9]{2}-[0-9]{2}", "must be a date such as 2027-01-31")]
+        | None
+    ) = None
+    """Day after which the entry does not count any more and is reported instead."""
+
+
+class KVFormat(Shape):
+    """The format of the release's KV pages."""
+
+    epoch: Annotated[int, Field(ge=0, le=1_000_000)]
+    """Pages of another epoch cannot be read."""
+
+
 class EngineReleaseSpec(Shape):
     """What an engine image says about itself."""
 
@@ -100,6 +145,10 @@ class EngineReleaseSpec(Shape):
     """The configuration keys the engine understands."""
     defaults: Annotated[list[ReleaseDefaults], Field(max_length=16), MapKey("architecture")] | None = None
     """Default configuration for each architecture."""
+    known_issues: Annotated[list[KnownIssue], Field(max_length=64), MapKey("id")] | None = None
+    """Known defects."""
+    kv_format: KVFormat | None = None
+    """Format of KV pages."""
 
     rules = (
         Rule(

@@ -13,6 +13,7 @@ from forebay.api.enginerelease import EngineRelease
 from forebay.api.gpuclass import GPUClass
 from forebay.api.model import Model
 from forebay.api.modeldeployment import ModelDeployment
+from forebay.api.rollout import Rollout, RolloutAction
 from forebay.api.shape import parse
 from forebay.contract.errors import InvalidSpec
 from forebay.contract.names import API_VERSION, GROUP
@@ -119,6 +120,39 @@ KINDS: tuple[Kind, ...] = (
             Column("Revision", ".status.stableRevision", wide=True),
             Column("URL", ".status.url", wide=True),
             _REASON,
+            _AGE,
+        ),
+    ),
+    Kind(
+        model=Rollout,
+        plural="rollouts",
+        short_name="ro",
+        namespaced=True,
+        columns=(
+            Column("Deployment", ".spec.deployment.name"),
+            Column("Phase", ".status.phase"),
+            Column("Step", ".status.step"),
+            Column(
+                "Traffic", ".status.traffic", type="integer", description="Percent of the traffic on the candidate."
+            ),
+            Column("From", ".spec.stable.revision", wide=True),
+            Column("To", ".spec.candidate.revision", wide=True),
+            Column("Release", ".spec.candidate.release"),
+            Column("Message", ".status.message"),
+            _AGE,
+        ),
+    ),
+    Kind(
+        model=RolloutAction,
+        plural="rolloutactions",
+        short_name="roa",
+        namespaced=True,
+        columns=(
+            Column("Rollout", ".spec.rolloutRef.name"),
+            Column("Verb", ".spec.verb"),
+            Column("Phase", ".status.phase"),
+            Column("Message", ".status.message"),
+            Column("Reason", ".spec.reason", wide=True),
             _AGE,
         ),
     ),

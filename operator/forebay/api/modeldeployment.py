@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from forebay.api.common import Bytes, Conditions, Count, FreeMap, Generation, Metadata, ObjectRef, Precision, Resources
+from forebay.api.rollout import RolloutPolicy
 from forebay.api.rules import Rule, not_above
-from forebay.api.shape import PRESERVE_UNKNOWN, MapKey, SchemaExtra, Shape, StatusShape, free_map
+from forebay.api.shape import ATOMIC_LIST, PRESERVE_UNKNOWN, MapKey, SchemaExtra, Shape, StatusShape, free_map
 from forebay.contract.names import MAX_DEPLOYMENT_NAME
 
 _DNS_LABEL = re.compile("[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -135,6 +136,8 @@ class ModelDeploymentSpec(Shape):
     """The router in front of the engines."""
     engine: Engine | None = None
     """Configuration and pods of the engines."""
+    rollout: RolloutPolicy | None = None
+    """How a change reaches traffic."""
     restart_token: Annotated[str, Field(min_length=1, max_length=63)] | None = None
     """Any text; a new text makes a new revision and so replaces every engine pod."""
 
@@ -198,6 +201,12 @@ class ModelDeploymentStatus(StatusShape):
     """Revision that gets the traffic."""
     target_revision: Annotated[str, Field(max_length=63)] | None = None
     """Revision that the spec asks for."""
+    rollout_ref: ObjectRef | None = None
+    """The open Rollout, or the last one."""
+    rejected_revisions: (
+        Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=16), ATOMIC_LIST] | None
+    ) = None
+    """Revisions that a rollout found bad; a RolloutAction with verb retry allows one again."""
     roles: Annotated[list[RoleStatus], Field(max_length=32), MapKey("name", "revision")] | None = None
     """Pods by role and revision."""
     effective: Effective | None = None
@@ -205,7 +214,7 @@ class ModelDeploymentStatus(StatusShape):
     renderer_version: Count | None = None
     """Version of the rendering that made the target revision's objects."""
     conditions: Conditions | None = None
-    """Ready, Servable, Scheduled, ModelCached, RouterSynced and, while they apply, Reconciling and Stalled."""
+    """Ready, Servable, Scheduled, ModelCached, RouterSynced; while they apply GatesPassed, Reconciling, Stalled."""
 
 
 class ModelDeployment(Shape):

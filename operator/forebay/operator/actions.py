@@ -43,7 +43,8 @@ class Delete:
 class PatchStatus:
     """Apply the whole status (server-side apply on the status subresource, manager `forebay/status`, force).
 
-    `namespace` is None for cluster-scoped kinds. The object may be gone by then: success.
+    `namespace` is None for cluster-scoped kinds. The object may be gone by then: success. `version` is the
+    resourceVersion of a child whose status it is; None means the object that the pass is about.
     """
 
     api_version: str
@@ -51,6 +52,7 @@ class PatchStatus:
     namespace: str | None
     name: str
     status: dict[str, Any]
+    version: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

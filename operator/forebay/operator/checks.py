@@ -7,11 +7,14 @@ runs: it becomes the condition `Stalled` with the field and the fix. Called by `
 from collections.abc import Callable
 from fractions import Fraction
 
+from forebay.api.modeldeployment import ModelDeployment
+from forebay.contract.errors import InvalidSpec
 from forebay.operator.conditions import Reason
 from forebay.operator.desired.overrides import ALLOWED_OVERRIDES, override_problem
 from forebay.operator.effective import Effective, check_release
 from forebay.operator.quantity import format_bytes, parse_quantity
 from forebay.operator.references import Problem, References
+from forebay.operator.rollout.policy import problem_of, read_policy
 
 Check = Callable[[References], Problem | None]
 
@@ -19,6 +22,15 @@ Check = Callable[[References], Problem | None]
 def check_references(references: References) -> Problem | None:
     """The first problem among checks that need no effective configuration."""
     return next((problem for check in CHECKS if (problem := check(references)) is not None), None)
+
+
+def check_rollout(deployment: ModelDeployment) -> Problem | None:
+    """Whether the steps of `spec.rollout` contradict each other."""
+    try:
+        found = problem_of(read_policy(deployment.spec.rollout).steps)
+    except InvalidSpec as error:
+        return Problem(Reason.INVALID_SPEC, f"spec.rollout.steps: {error.message}")
+    return None if found is None else Problem(Reason.INVALID_SPEC, f"spec.rollout.{found[0]}: {found[1]}")
 
 
 def check_memory(references: References, effective: Effective) -> Problem | None:

@@ -45,12 +45,15 @@ DEPLOYMENT_KIND: Final = "ModelDeployment"
 MODEL_KIND: Final = "Model"
 GPU_CLASS_KIND: Final = "GPUClass"
 RELEASE_KIND: Final = "EngineRelease"
+ACTION_KIND: Final = "RolloutAction"
+ROLLOUT_KIND: Final = "Rollout"
 
 OWN_RESOURCES: Final = (
     Resource(FOREBAY_API, DEPLOYMENT_KIND, "modeldeployments", True, ("get", "list", "watch"), _STATUS),
     Resource(FOREBAY_API, MODEL_KIND, "models", True, ("get", "list", "watch"), _STATUS),
     Resource(FOREBAY_API, GPU_CLASS_KIND, "gpuclasses", False, ("get", "list", "watch"), _STATUS),
     Resource(FOREBAY_API, RELEASE_KIND, "enginereleases", False, ("get", "list", "watch"), _STATUS),
+    Resource(FOREBAY_API, ACTION_KIND, "rolloutactions", True, ("get", "list", "watch"), _STATUS),
 )
 """The kinds a user writes. Only their status is ever written by the operator."""
 
@@ -64,6 +67,7 @@ CHILD_RESOURCES: Final = (
     Resource("v1", "ConfigMap", "configmaps", True, _CHILD),
     Resource("v1", "Service", "services", True, _CHILD),
     Resource("v1", "ServiceAccount", "serviceaccounts", True, _CHILD),
+    Resource(FOREBAY_API, ROLLOUT_KIND, "rollouts", True, _CHILD, _STATUS),
 )
 """What the operator creates for a ModelDeployment; found by label, watched, applied and deleted."""
 

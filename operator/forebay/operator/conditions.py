@@ -28,6 +28,7 @@ class ConditionType(enum.StrEnum):
     MODEL_CACHED = "ModelCached"
     ROUTER_SYNCED = "RouterSynced"
     LICENSE_ACCEPTED = "LicenseAccepted"
+    GATES_PASSED = "GatesPassed"
 
 
 class Reason(enum.StrEnum):
@@ -90,6 +91,15 @@ class Reason(enum.StrEnum):
     NO_ENDPOINTS = "NoEndpoints"
     NOT_ROUTABLE = "NotRoutable"
 
+    # A change on its way to the traffic.
+    ROLLOUT_PROGRESSING = "RolloutProgressing"
+    ROLLOUT_PAUSED = "RolloutPaused"
+    ROLLING_BACK = "RollingBack"
+    ROLLOUT_DONE = "RolloutDone"
+    PREFLIGHT_BLOCKED = "PreflightBlocked"
+    REVISION_REJECTED = "RevisionRejected"
+    ROLLOUT_UNREADABLE = "RolloutUnreadable"
+
     # The operator itself is hindered.
     PERMISSION_DENIED = "PermissionDenied"
     APPLY_REFUSED = "ApplyRefused"
@@ -122,18 +132,25 @@ POD_PROBLEM = MODEL_PROBLEM | {
 ROUTER_PROBLEM = frozenset({Reason.ROUTER_NOT_READY, Reason.ROUTER_UNREACHABLE, Reason.NO_ENDPOINTS})
 OPERATOR_PROBLEM = frozenset({Reason.PERMISSION_DENIED, Reason.APPLY_REFUSED})
 PROGRESS = frozenset({Reason.STARTING, Reason.PROGRESSING, Reason.SCALING, Reason.DRAINING})
+ROLLOUT_UNDER_WAY = frozenset({Reason.ROLLOUT_PROGRESSING, Reason.ROLLOUT_PAUSED, Reason.ROLLING_BACK})
+ROLLOUT_PROBLEM = frozenset({Reason.PREFLIGHT_BLOCKED, Reason.REVISION_REJECTED, Reason.ROLLOUT_UNREADABLE})
 
 REASONS: dict[ConditionType, frozenset[Reason]] = {
     ConditionType.READY: frozenset(Reason),
     ConditionType.SERVABLE: ROUTER_PROBLEM
     | {Reason.ROUTABLE, Reason.SCALED_TO_ZERO, Reason.STARTING, Reason.NOT_ROUTABLE},
-    ConditionType.RECONCILING: PROGRESS | MISSING_REFERENCE | ROUTER_PROBLEM | {Reason.UNSCHEDULABLE},
-    ConditionType.STALLED: SPEC_PROBLEM | POD_PROBLEM | OPERATOR_PROBLEM | {Reason.AMBIGUOUS_NODES},
+    ConditionType.RECONCILING: PROGRESS
+    | MISSING_REFERENCE
+    | ROUTER_PROBLEM
+    | ROLLOUT_UNDER_WAY
+    | {Reason.UNSCHEDULABLE},
+    ConditionType.STALLED: SPEC_PROBLEM | POD_PROBLEM | OPERATOR_PROBLEM | ROLLOUT_PROBLEM | {Reason.AMBIGUOUS_NODES},
     ConditionType.SCHEDULED: frozenset(
         {Reason.ALL_SCHEDULED, Reason.PODS_PENDING, Reason.UNSCHEDULABLE, Reason.PODS_REFUSED}
     ),
     ConditionType.MODEL_CACHED: MODEL_PROBLEM | {Reason.MODEL_AVAILABLE, Reason.MODEL_PENDING},
     ConditionType.ROUTER_SYNCED: ROUTER_PROBLEM | {Reason.SYNCED, Reason.ROUTES_PENDING, Reason.ENDPOINTS_PENDING},
+    ConditionType.GATES_PASSED: ROLLOUT_UNDER_WAY | ROLLOUT_PROBLEM | {Reason.ROLLOUT_DONE},
     ConditionType.LICENSE_ACCEPTED: frozenset({Reason.ACCEPTED, Reason.LICENSE_NOT_ACCEPTED}),
 }
 """Which reasons may stand on which condition type."""

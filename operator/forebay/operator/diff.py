@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from forebay.contract.errors import InvalidSpec
 from forebay.contract.names import MANAGER_ROUTE, MANAGER_WORKLOAD
 from forebay.operator.actions import Apply, Delete
-from forebay.operator.desired.kinds import CONTROLLER_REVISION
+from forebay.operator.desired.kinds import CONTROLLER_REVISION, ROLLOUT
 from forebay.operator.desired.metadata import ANNOTATION_APPLIED_HASH, Owner, is_ours
 from forebay.operator.desired.routes import ANNOTATION_DIGEST
 from forebay.operator.quantity import parse_quantity
@@ -23,6 +23,7 @@ from forebay.operator.snapshot import Json
 Key: TypeAlias = tuple[str, str]
 """Kind and name of a child; the namespace is the owner's."""
 
+_FROZEN: Final = frozenset({CONTROLLER_REVISION.kind, ROLLOUT.kind})
 _QUANTITY_MAPS: Final = frozenset({"requests", "limits"})
 _QUANTITY_FIELDS: Final = frozenset({"sizeLimit"})
 _MERGE_KEYS: Final[dict[str, tuple[str, ...]]] = {
@@ -55,7 +56,7 @@ def key_of(document: Json) -> Key:
 def compare(desired: Sequence[Json], keep: Iterable[Key], children: Iterable[Json], owner: Owner) -> Difference:
     """What brings `children` to `desired`; children in `keep` stay as they are, all others of this owner go.
 
-    ControllerRevisions are never changed once they exist.
+    ControllerRevisions and Rollouts are never changed once they exist.
     """
     observed = {key_of(item): item for item in children}
     applies, blocked = [], []
@@ -106,7 +107,7 @@ def difference(desired: Json, observed: Json | None) -> str | None:
     """Why the object must be applied, or None."""
     if observed is None:
         return "absent"
-    if desired["kind"] == CONTROLLER_REVISION.kind:
+    if desired["kind"] in _FROZEN:
         return None
     annotations = observed["metadata"].get("annotations") or {}
     if annotations.get(ANNOTATION_APPLIED_HASH) != digest(desired):

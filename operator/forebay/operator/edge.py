@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from forebay.contract.names import LABEL_DEPLOYMENT
-from forebay.operator.cluster import DEPLOYMENT_KIND, GPU_CLASS_KIND, MODEL_KIND, RELEASE_KIND, Json
+from forebay.operator.cluster import ACTION_KIND, DEPLOYMENT_KIND, GPU_CLASS_KIND, MODEL_KIND, RELEASE_KIND, Json
 from forebay.operator.queue import Key
 
-OWN_KINDS: Final = frozenset({DEPLOYMENT_KIND, GPU_CLASS_KIND, MODEL_KIND, RELEASE_KIND})
+OWN_KINDS: Final = frozenset({ACTION_KIND, DEPLOYMENT_KIND, GPU_CLASS_KIND, MODEL_KIND, RELEASE_KIND})
 
 POD_SETTLE_S: Final = 1.0
 """A pod's event makes its GPUClass count again this much later, once for a burst of pods."""
@@ -44,6 +44,9 @@ class Edge:
     def _own(self, kind: str, obj: Json, deleted: bool) -> Iterator[Wish]:
         key = key_of(kind, obj)
         yield key, 0.0
+        if kind == ACTION_KIND:
+            yield from self._ordered(obj)
+            return
         if kind == DEPLOYMENT_KIND:
             self._refer(key, frozenset() if deleted else references(obj))
             return
@@ -54,6 +57,13 @@ class Edge:
                 yield dependant, 0.0
         if kind == GPU_CLASS_KIND:
             (self._classes.discard if deleted else self._classes.add)(key)
+
+    def _ordered(self, action: Json) -> Iterator[Wish]:
+        """The deployment whose run an action is about: its name begins the name of the run."""
+        name = ((action.get("spec") or {}).get("rolloutRef") or {}).get("name") or ""
+        deployment = name.rsplit("-", 2)[0]
+        if deployment:
+            yield Key(DEPLOYMENT_KIND, action["metadata"].get("namespace") or "", deployment), 0.0
 
     def _node(self, obj: Json, deleted: bool) -> Iterator[Wish]:
         if self._changed("Node", obj, deleted, node_fingerprint(obj)):

@@ -110,11 +110,12 @@ class Executor:
     async def _patch_status(self, action: PatchStatus, version: str) -> str:
         where = (action.api_version, action.kind, action.namespace, action.name)
         try:
-            written = await self._cluster.patch_status(*where, action.status, MANAGER_STATUS, version)
+            at = version if action.version is None else action.version
+            written = await self._cluster.patch_status(*where, action.status, MANAGER_STATUS, at)
         except ApiGone:
             log.debug("%s %s is gone; its status is not written", action.kind, action.name)
             return version
-        return str(written["metadata"]["resourceVersion"])
+        return str(written["metadata"]["resourceVersion"]) if action.version is None else version
 
     async def _emit(self, action: Emit) -> None:
         try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from forebay.operator.checks import check_memory, check_references
+from forebay.operator.checks import check_memory, check_references, check_rollout
 from forebay.operator.desired.engine import engine_objects
 from forebay.operator.desired.metadata import Owner
 from forebay.operator.effective import Effective, resolve
@@ -34,7 +34,7 @@ def read_intent(document: Json, snapshot: DeploymentSnapshot) -> Intent | Proble
     references = find_references(deployment, snapshot)
     if isinstance(references, Problem):
         return references
-    problem = check_references(references)
+    problem = check_references(references) or check_rollout(deployment)
     if problem is not None:
         return problem
     effective = resolve(references)
@@ -50,4 +50,6 @@ def read_intent(document: Json, snapshot: DeploymentSnapshot) -> Intent | Proble
 def render(owner: Owner, intent: Intent, number: int, settings: Settings) -> dict[str, Any]:
     """A new revision's ControllerRevision with its rendered objects inside."""
     objects = engine_objects(owner, intent.revision, intent.references, intent.effective, settings)
-    return controller_revision(owner, intent.revision, number, intent.template, objects)
+    kv_format = intent.references.release.spec.kv_format
+    effective = {**intent.effective.to_status(), "kvEpoch": kv_format.epoch if kv_format else None}
+    return controller_revision(owner, intent.revision, number, intent.template, objects, effective)

@@ -1,4 +1,4 @@
-"""Passes over the kinds that own nothing: Model, GPUClass and EngineRelease only get a status.
+"""Passes over the kinds that own nothing: Model, GPUClass, EngineRelease and RolloutAction only get a status.
 
 Pure; called by the queue's worker.
 """
@@ -18,7 +18,9 @@ from forebay.operator.events import transitions
 from forebay.operator.observed import is_live
 from forebay.operator.patch import patch_if_changed
 from forebay.operator.quantity import parse_quantity
-from forebay.operator.snapshot import GPUClassSnapshot, Json, ModelSnapshot, ReleaseSnapshot
+from forebay.operator.rollout.record import read_run
+from forebay.operator.rollout.verbs import judge_action
+from forebay.operator.snapshot import ActionSnapshot, GPUClassSnapshot, Json, ModelSnapshot, ReleaseSnapshot
 
 MAX_AMBIGUOUS: Final = 64
 
@@ -48,6 +50,15 @@ def reconcile_model(snapshot: ModelSnapshot, now: datetime) -> Plan:
             Condition(ConditionType.LICENSE_ACCEPTED, "False", Reason.LICENSE_NOT_ACCEPTED, text),
         ]
     return _report(document, fields, conditions, now)
+
+
+def reconcile_action(snapshot: ActionSnapshot) -> Plan:
+    """Judge a RolloutAction once; its verdict stays."""
+    document = snapshot.action
+    if document is None or _is_going(document) or (document.get("status") or {}).get("phase"):
+        return Plan()
+    run = read_run(snapshot.rollout) if snapshot.rollout is not None else None
+    return Plan(patch_if_changed(document, judge_action(document, run)))
 
 
 def reconcile_release(snapshot: ReleaseSnapshot, now: datetime) -> Plan:

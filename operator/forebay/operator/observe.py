@@ -12,17 +12,20 @@ from typing import Final, Protocol
 
 from forebay.contract.names import LABEL_DEPLOYMENT, LABEL_ROLE, ROLE_ROUTER
 from forebay.operator.cluster import (
+    ACTION_KIND,
     CHILD_RESOURCES,
     FOREBAY_API,
     GPU_CLASS_KIND,
     MODEL_KIND,
     RELEASE_KIND,
+    ROLLOUT_KIND,
     Cluster,
     Json,
 )
 from forebay.operator.edge import references
 from forebay.operator.queue import Key
 from forebay.operator.snapshot import (
+    ActionSnapshot,
     DeploymentSnapshot,
     GPUClassSnapshot,
     ModelSnapshot,
@@ -85,6 +88,7 @@ class Observer:
                 group.create_task(self._cluster.list(r.api_version, r.kind, key.namespace, selector))
                 for r in CHILD_RESOURCES
             ]
+            actions = group.create_task(self._cluster.list(FOREBAY_API, ACTION_KIND, key.namespace))
             pods = await self._cluster.list("v1", "Pod", key.namespace, selector)
             routers = group.create_task(self._routers.read(router_addresses(pods)))
             events = group.create_task(self._events(key.namespace, pods))
@@ -97,7 +101,17 @@ class Observer:
             pods=tuple(pods),
             events=events.result(),
             routers=routers.result(),
+            actions=tuple(action for action in actions.result() if (action.get("status") or {}).get("phase")),
         )
+
+    async def action(self, key: Key) -> ActionSnapshot:
+        """A RolloutAction with the Rollout it names."""
+        action = await self._own(key)
+        name = (((action or {}).get("spec") or {}).get("rolloutRef") or {}).get("name")
+        rollout = None
+        if name:
+            rollout = await self._cluster.get(FOREBAY_API, ROLLOUT_KIND, key.namespace, name)
+        return ActionSnapshot(key.namespace, key.name, action, rollout)
 
     async def model(self, key: Key) -> ModelSnapshot:
         """A Model."""

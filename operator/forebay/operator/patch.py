@@ -23,7 +23,14 @@ def patch_if_changed(document: Json, status: Mapping[str, Any]) -> tuple[PatchSt
     )
 
 
-OPTIONAL_FIELDS = ("stableRevision", "targetRevision", "effective", "rendererVersion")
+OPTIONAL_FIELDS = (
+    "stableRevision",
+    "targetRevision",
+    "effective",
+    "rendererVersion",
+    "rolloutRef",
+    "rejectedRevisions",
+)
 """Status fields that are left out while they have no value."""
 
 

@@ -74,10 +74,20 @@ def revision_name(template: Mapping[str, Any]) -> str:
 
 
 def controller_revision(
-    owner: Owner, revision: str, number: int, template: Mapping[str, Any], objects: Iterable[Json]
+    owner: Owner,
+    revision: str,
+    number: int,
+    template: Mapping[str, Any],
+    objects: Iterable[Json],
+    effective: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The ControllerRevision that stores a newly rendered revision."""
-    data = {"rendererVersion": RENDERER_VERSION, "template": template, "objects": list(objects)}
+    """The ControllerRevision that stores a newly rendered revision with the configuration it was rendered from."""
+    data = {
+        "rendererVersion": RENDERER_VERSION,
+        "template": template,
+        "effective": effective,
+        "objects": list(objects),
+    }
     body = {"revision": number, "data": data}
     name = engine_name(owner.name, revision)
     return child(CONTROLLER_REVISION, owner, name, body, role=ROLE_ENGINE, revision=revision)

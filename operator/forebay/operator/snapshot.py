@@ -51,6 +51,7 @@ class DeploymentSnapshot:
       PodDisruptionBudget, NetworkPolicy, ControllerRevision); each carries `apiVersion` and `kind`.
     - `pods`: pods with the same label, engines and routers.
     - `events`: core/v1 Events of type Warning that regard one of `pods`; read only while a pod is not ready.
+    - `actions`: RolloutActions of the namespace that were judged already.
     - `routers`: one observation for each router pod that has an IP and is not terminating.
     """
 
@@ -65,6 +66,7 @@ class DeploymentSnapshot:
     events: tuple[Json, ...]
     routers: tuple[RouterObservation, ...]
     settings: Settings
+    actions: tuple[Json, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +98,13 @@ class ReleaseSnapshot:
 
     name: str
     release: Json | None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSnapshot:
+    """One RolloutAction and the Rollout that it names."""
+
+    namespace: str
+    name: str
+    action: Json | None
+    rollout: Json | None

@@ -12,12 +12,15 @@ from forebay.contract.names import ROLE_ENGINE, ROLE_ROUTER
 from forebay.operator.conditions import (
     MISSING_REFERENCE,
     MODEL_PROBLEM,
+    ROLLOUT_PROBLEM,
     Condition,
     ConditionType,
     Reason,
+    Status,
     find,
     merge,
 )
+from forebay.operator.course import RunReport
 from forebay.operator.desired.metadata import Owner, revision_of, selector
 from forebay.operator.effective import Effective
 from forebay.operator.observed import Observed, PodCounts, pod_condition
@@ -58,6 +61,7 @@ class Facts:
     pod_problem: Problem | None
     router_problem: Problem | None
     blocked: tuple[str, ...]
+    run: RunReport | None = None
 
 
 def deployment_status(facts: Facts, now: datetime) -> dict[str, Any]:
@@ -70,6 +74,8 @@ def deployment_status(facts: Facts, now: datetime) -> dict[str, Any]:
         "url": f"http://{facts.owner.name}.{facts.owner.namespace}.svc",
         "stableRevision": facts.stable,
         "targetRevision": facts.target,
+        "rolloutRef": {"name": facts.run.name} if facts.run is not None and facts.run.name else None,
+        "rejectedRevisions": list(facts.run.rejected) if facts.run is not None and facts.run.rejected else None,
         "roles": _roles(facts),
         "effective": facts.effective.to_status() if facts.effective else facts.old.get("effective"),
         "rendererVersion": facts.renderer_version,
@@ -103,7 +109,17 @@ def conditions(facts: Facts) -> list[Condition]:
         found += [_scheduled(facts), _model_cached(facts)]
     if facts.router is not None:
         found.append(_router_synced(facts))
+    if facts.run is not None:
+        found.append(_gates_passed(facts.run))
     return found
+
+
+def _gates_passed(run: RunReport) -> Condition:
+    if run.reason is Reason.ROLLOUT_DONE:
+        text = f"Rollout {run.name} is over"
+        return Condition(ConditionType.GATES_PASSED, "True", run.reason, text)
+    status: Status = "False" if run.needs_person else "Unknown"
+    return Condition(ConditionType.GATES_PASSED, status, run.reason, run.message)
 
 
 def _ready(facts: Facts, problem: Problem | None) -> Condition:
@@ -126,6 +142,8 @@ def _progress(facts: Facts) -> tuple[Reason, str]:
     """What the deployment is doing or waiting for."""
     if facts.blocked:
         return Reason.PROGRESSING, f"waiting for objects of an earlier owner to go: {', '.join(facts.blocked)}"
+    if facts.run is not None and facts.run.reason is not Reason.ROLLOUT_DONE:
+        return facts.run.reason, facts.run.message
     observed, target, total = facts.observed, facts.target or "", facts.replicas
     counts = observed.counts(observed.engines, target)
     seen = (
@@ -134,13 +152,11 @@ def _progress(facts: Facts) -> tuple[Reason, str]:
     match facts.step.phase:
         case Phase.STARTING:
             return Reason.STARTING, seen
-        case Phase.BRINGING_UP:
-            return Reason.PROGRESSING, f"{seen}; revision {facts.serving} serves meanwhile"
         case Phase.CONFIRMING:
             return Reason.PROGRESSING, f"revision {target} gets the traffic; waiting for all routers to confirm"
         case Phase.DRAINING:
             return Reason.DRAINING, f"revision {target} has the traffic; older revisions finish their requests"
-        case Phase.HOLDING | Phase.SETTLED:
+        case Phase.HOLDING | Phase.SETTLED | Phase.ROLLING | Phase.REJECTED:
             pass
     draining = observed.counts(observed.engines).draining
     if draining > 0:
@@ -161,6 +177,8 @@ def _kstatus(facts: Facts, problem: Problem | None) -> list[Condition]:
     if is_settled(facts):
         return []
     reason, message = _progress(facts)
+    if reason in ROLLOUT_PROBLEM:
+        return [Condition(ConditionType.STALLED, "True", reason, message)]
     return [Condition(ConditionType.RECONCILING, "True", reason, message)]
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from forebay.contract.clock import Clock
 from forebay.contract.errors import ApiConflict, ApiDenied, ApiGone, ApiThrottled, Bug, ForebayError
 from forebay.operator.actions import Apply, PatchStatus, Plan
-from forebay.operator.cluster import FOREBAY_API, Json
+from forebay.operator.cluster import ACTION_KIND, FOREBAY_API, Json
 from forebay.operator.contention import Contention
 from forebay.operator.execute import Executor
 from forebay.operator.hindered import hindered_status
@@ -26,6 +26,7 @@ from forebay.operator.observe import Observer
 from forebay.operator.probe import Probe
 from forebay.operator.queue import Done, Failed, Key, KeyedQueue, Outcome
 from forebay.operator.reconcile import (
+    reconcile_action,
     reconcile_deployment,
     reconcile_gpu_class,
     reconcile_model,
@@ -104,6 +105,9 @@ class Passes:
             case "GPUClass":
                 gpu_class = await observer.gpu_class(key)
                 return Decided(gpu_class.gpu_class, (), reconcile_gpu_class(gpu_class, now), gpu_class)
+            case "RolloutAction":
+                action = await observer.action(key)
+                return Decided(action.action, (), reconcile_action(action), action)
             case "EngineRelease":
                 release = await observer.release(key)
                 return Decided(release.release, (), reconcile_release(release, now), release)
@@ -111,9 +115,10 @@ class Passes:
 
     async def _report(self, key: Key, decided: Decided, error: ForebayError) -> None:
         """Say in the status that a write was refused; skipped when the status says so already."""
-        if not isinstance(error, ApiDenied) or decided.own is None:
+        if not isinstance(error, ApiDenied) or decided.own is None or key.kind == ACTION_KIND:
             return
-        planned = [action.status for action in decided.plan.actions if isinstance(action, PatchStatus)]
+        own = [item for item in decided.plan.actions if isinstance(item, PatchStatus) and item.version is None]
+        planned = [item.status for item in own]
         now = datetime.fromtimestamp(self._clock.wall_s(), UTC)
         status = hindered_status(decided.own, planned[-1] if planned else None, error, now)
         if status is None:

@@ -109,7 +109,8 @@ def test_a_crd_is_small_and_has_a_status_subresource(kind: Kind) -> None:
     (version,) = document["spec"]["versions"]
     assert len(yaml.safe_dump(document)) < MAX_CRD_BYTES
     assert "status" in version["subresources"]
-    assert version["additionalPrinterColumns"][0]["name"] == "Ready"
+    first = {"Rollout": "Deployment", "RolloutAction": "Rollout"}.get(kind.name, "Ready")
+    assert version["additionalPrinterColumns"][0]["name"] == first
     assert version["additionalPrinterColumns"][-1]["name"] == "Age"
 
 

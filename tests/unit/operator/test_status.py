@@ -112,8 +112,7 @@ def test_pods_that_finish_their_requests_are_shown_as_draining() -> None:
 def test_roles_show_both_revisions_while_they_change() -> None:
     world = _settled()
     world.edit(lambda spec: spec.update(restartToken="two"))
-    world.operator_pass()
-    world.controllers()
+    world.open_run()
     roles = _status(world)["roles"]
     assert sorted((role["name"], role["desired"], role["ready"], role["routable"]) for role in roles) == [
         ("engine", 1, 0, 0),

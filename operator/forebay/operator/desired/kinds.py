@@ -19,6 +19,7 @@ ROLE: Final = Kind("rbac.authorization.k8s.io/v1", "Role")
 ROLE_BINDING: Final = Kind("rbac.authorization.k8s.io/v1", "RoleBinding")
 BUDGET: Final = Kind("policy/v1", "PodDisruptionBudget")
 NETWORK_POLICY: Final = Kind("networking.k8s.io/v1", "NetworkPolicy")
+ROLLOUT: Final = Kind("forebay.dev/v1alpha1", "Rollout")
 
 CHILD_KINDS: Final = (
     CONTROLLER_REVISION,
@@ -30,5 +31,6 @@ CHILD_KINDS: Final = (
     BUDGET,
     NETWORK_POLICY,
     DEPLOYMENT,
+    ROLLOUT,
 )
 """Every kind of child, in the order in which a deployment's children are listed."""

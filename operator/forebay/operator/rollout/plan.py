@@ -1,13 +1,11 @@
-"""One step from the revision that serves to the revision that the spec asks for. Pure; called once in every pass.
+"""One step of a deployment without an open run. Pure; `machine` plans the steps of a run.
 
     first            no revision ever served: traffic points at the target, which may not be up yet
-    bring up         the target comes up beside the serving revision, which keeps all traffic
-    move traffic     every pod of the target is ready and every router can route to it: the weights move, once
-    drain            every router confirmed the new routes: the old revision finishes its requests, stops, and goes
+    settled          the target serves
+    drain            every router confirmed the routes: other revisions finish their requests, stop, and go
 
 What holds in any order of pod deaths, edits and operator restarts:
 - the serving revision is neither scaled below what the spec asks for nor removed while it serves;
-- a spec that goes back to the serving revision needs no new pod and moves no traffic;
 - revisions that do not serve and are not the target go, also when they never came up;
 - the same input gives the same step.
 """
@@ -15,16 +13,19 @@ What holds in any order of pod deaths, edits and operator restarts:
 import enum
 from dataclasses import dataclass
 
+from forebay.contract.errors import Bug
+
 
 class Phase(enum.Enum):
     """Where a deployment is between two revisions."""
 
     HOLDING = "holding"
     STARTING = "starting"
-    BRINGING_UP = "bringing up"
     CONFIRMING = "confirming"
     DRAINING = "draining"
     SETTLED = "settled"
+    ROLLING = "rolling"
+    REJECTED = "rejected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,22 @@ class RolloutInput:
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """What should exist after this step: (revision, replicas) sorted by revision, and who gets the traffic."""
+    """What should exist after this step: (revision, replicas) sorted by revision, and who gets the traffic.
+
+    `split` is set while a run shares the traffic out: (revision, percent); otherwise `serving` gets all of it.
+    """
 
     replicas: tuple[tuple[str, int], ...]
     serving: str | None
     phase: Phase
+    split: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def shares(self) -> tuple[tuple[str, int], ...]:
+        """(revision, percent of the traffic), most first."""
+        if self.split:
+            return self.split
+        return () if self.serving is None else ((self.serving, 100),)
 
 
 def plan_rollout(given: RolloutInput) -> RolloutStep:
@@ -82,13 +94,11 @@ def plan_rollout(given: RolloutInput) -> RolloutStep:
     target = facts.get(given.target, RevisionFacts(given.target, stored=True, exists=False))
     current = facts.get(given.serving) if given.serving is not None else None
     asleep = given.replicas == 0 and target.exists and given.serving == target.revision
-    if current is None or not (asleep or _is_protected(given, current)):
+    if current is None or not (asleep or is_protected(given, current)):
         return _step(given, target.revision, Phase.STARTING)
-    if current.revision == target.revision:
-        return _step(given, target.revision, _settled_phase(given, target))
-    if _can_take_over(given, current, target):
-        return _step(given, target.revision, Phase.CONFIRMING)
-    return _step(given, current.revision, Phase.BRINGING_UP)
+    if current.revision != target.revision:
+        raise Bug(f"traffic moves from {current.revision} to {target.revision} without a run")
+    return _step(given, target.revision, _settled_phase(given, target))
 
 
 def _hold(given: RolloutInput) -> RolloutStep:
@@ -101,7 +111,7 @@ def _hold(given: RolloutInput) -> RolloutStep:
     return RolloutStep(replicas, given.serving, Phase.HOLDING)
 
 
-def _is_protected(given: RolloutInput, current: RevisionFacts) -> bool:
+def is_protected(given: RolloutInput, current: RevisionFacts) -> bool:
     """Whether the revision that has the traffic may not simply be replaced.
 
     A first revision that never came up is free to replace: waiting for it would keep its devices from the fix.
@@ -109,12 +119,6 @@ def _is_protected(given: RolloutInput, current: RevisionFacts) -> bool:
     can_serve = current.exists or current.stored
     has_served = given.stable is not None or current.ready > 0 or current.routable > 0
     return can_serve and has_served
-
-
-def _can_take_over(given: RolloutInput, current: RevisionFacts, target: RevisionFacts) -> bool:
-    complete = target.ready >= given.replicas and target.routable >= given.replicas
-    current_is_down = current.ready == 0 and current.routable == 0
-    return complete or (current_is_down and target.ready > 0 and target.routable > 0)
 
 
 def _settled_phase(given: RolloutInput, target: RevisionFacts) -> Phase:
