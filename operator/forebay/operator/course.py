@@ -189,10 +189,10 @@ def _results(state: Looked, opened: OpenRun, orders: Orders) -> tuple[GateResult
     run, step = opened.run, opened.policy.steps[opened.run.step]
     gates = step.gates if run.phase is RunPhase.PROGRESSING else ()
     if run.phase is RunPhase.SOAKING:
-        gates = tuple(gate for gate in step.gates if "errors" in gate)
+        gates = tuple(gate for gate in step.gates if gate.errors is not None)
     elif run.confirmed_at is None:
         text = "waits until the traffic of the step is confirmed"
-        return tuple(GateResult(str(gate["name"]), Verdict.HOLD, text) for gate in gates)
+        return tuple(GateResult(gate.name, Verdict.HOLD, text) for gate in gates)
     return evaluate(
         gates,
         stable=run.stable,

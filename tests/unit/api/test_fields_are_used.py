@@ -12,6 +12,12 @@ from forebay.api.shape import StatusShape
 
 OPERATOR = Path(__file__).resolve().parents[3] / "operator" / "forebay" / "operator"
 NOT_READ_BY_NAME = {
+    "DeploymentIdentity.uid": "for people: which deployment a kept Rollout was about",
+    "Side.release": "for people",
+    "Side.config_digest": "for people",
+    "RolloutSpec.generation": "for people",
+    "RolloutSpec.deployment": "for people; the owner reference says it to the operator",
+    "RolloutActionSpec.reason": "goes into the message of an abort as it stands",
     "ConfigKey.description": "for people, shown by kubectl",
     "Toleration.key": "a toleration goes into pods as a whole",
     "Toleration.operator": "a toleration goes into pods as a whole",

@@ -29,12 +29,12 @@ def status_problems(document: Mapping[str, Any], status: Mapping[str, Any]) -> l
 class WatchedWorld(World):
     """A world that keeps every status the operator wrote."""
 
-    written: list[dict[str, Any]] = field(default_factory=list)
+    written: list[PatchStatus] = field(default_factory=list)
 
     def operator_pass(self, stop_after: int | None = None) -> Plan:
-        """One pass of the world, with its statuses kept."""
+        """One pass of the world, with its status writes kept."""
         plan = super().operator_pass(stop_after)
-        self.written += statuses(plan)
+        self.written += [action for action in plan.actions if isinstance(action, PatchStatus)]
         return plan
 
 
@@ -49,8 +49,9 @@ def test_statuses_of_a_whole_life_fit() -> None:
     world.operator_pass()
     assert world.condition(ConditionType.STALLED) == "True"
     assert len(world.written) > 5
-    for status in world.written:
-        assert status_problems(world.document, status) == []
+    assert {patch.kind for patch in world.written} == {"ModelDeployment", "Rollout"}
+    for patch in world.written:
+        assert status_problems({"apiVersion": patch.api_version, "kind": patch.kind}, patch.status) == []
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ is everything; `problem_of` names what is wrong with steps that break this.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from forebay.api.rollout import RolloutPolicy
+from forebay.api.rollout import ErrorsGate, Gate, RolloutPolicy
 from forebay.api.rollout import Step as StepSpec
 from forebay.contract.errors import InvalidSpec
 
@@ -42,14 +42,14 @@ class Capacity:
 class Step:
     """`traffic` percent go to the candidate once `capacity` is routable; gates judge after `soak_s` seconds.
 
-    `gates` are as in the spec, with their names.
+    `gates` are as in the spec.
     """
 
     name: str
     capacity: Capacity
     traffic: int
     soak_s: int = 0
-    gates: tuple[Mapping[str, Any], ...] = ()
+    gates: tuple[Gate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Policy:
                     "capacity": step.capacity.text,
                     "traffic": step.traffic,
                     "soakSeconds": step.soak_s,
-                    "gates": [dict(gate) for gate in step.gates],
+                    "gates": [gate.model_dump(by_alias=True, exclude_none=True) for gate in step.gates],
                 }
                 for step in self.steps
             ],
@@ -136,7 +136,7 @@ def _falls(before: Capacity, now: Capacity) -> bool:
     return False
 
 
-_ERRORS: Final = ({"name": "errors", "errors": {}},)
+_ERRORS: Final = (Gate(name="errors", errors=ErrorsGate()),)
 
 DEFAULT_POLICY: Final = Policy(
     steps=(
@@ -159,7 +159,7 @@ def read_steps(steps: Sequence[StepSpec]) -> tuple[Step, ...]:
             parse_capacity(step.capacity),
             step.traffic,
             step.soak_seconds or 0,
-            tuple(gate.model_dump(by_alias=True, exclude_none=True) for gate in step.gates or []),
+            tuple(step.gates or ()),
         )
         for step in steps
     )

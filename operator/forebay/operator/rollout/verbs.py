@@ -68,7 +68,7 @@ def _judge_approval(run: OpenRun, asked: str | None) -> dict[str, Any]:
     if found is None:
         known = ", ".join(item.name for item in run.policy.steps)
         return _refused(f"spec.step: the run has no step {step}; it has {known}")
-    if not any("approval" in gate for gate in found.gates):
+    if not any(gate.approval is not None for gate in found.gates):
         return _refused(f"step {step} has no approval gate")
     return {"phase": ACCEPTED, "message": f"step {step} is approved", "step": step}
 

@@ -6,10 +6,11 @@ unknown, holds the gate: what cannot be asked never passes.
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
+from forebay.api.rollout import ErrorsGate, Gate, WindowGate
 from forebay.operator.rollout.gates import GateResult, Verdict
 from forebay.operator.rollout.record import Counters
 
@@ -21,7 +22,7 @@ _DAYS: Final = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
 def evaluate(
-    gates: Iterable[Mapping[str, Any]],
+    gates: Iterable[Gate],
     *,
     stable: str,
     candidate: str,
@@ -33,24 +34,19 @@ def evaluate(
     """One result for each gate, in order. `counters` None: a router that takes traffic did not answer."""
     results = []
     for gate in gates:
-        name = str(gate["name"])
-        match gate:
-            case {"errors": settings}:
-                results.append(_errors(name, settings, stable, candidate, baseline, counters))
-            case {"approval": _}:
-                text = "approved" if approved else "waiting for a RolloutAction with verb approve"
-                results.append(GateResult(name, Verdict.PASS if approved else Verdict.HOLD, text))
-            case {"window": window}:
-                results.append(_window(name, window, now))
-            case _:
-                text = "this operator does not know the gate's kind"
-                results.append(GateResult(name, Verdict.HOLD, text))
+        if gate.errors is not None:
+            results.append(_errors(gate.name, gate.errors, stable, candidate, baseline, counters))
+        elif gate.window is not None:
+            results.append(_window(gate.name, gate.window, now))
+        else:
+            text = "approved" if approved else "waiting for a RolloutAction with verb approve"
+            results.append(GateResult(gate.name, Verdict.PASS if approved else Verdict.HOLD, text))
     return tuple(results)
 
 
 def _errors(
     name: str,
-    settings: Mapping[str, Any],
+    settings: ErrorsGate,
     stable: str,
     candidate: str,
     baseline: Collection[Counters],
@@ -62,9 +58,8 @@ def _errors(
     stable_requests, stable_errors = since(baseline, counters, stable)
     rate = errors / requests if requests else 0.0
     stable_rate = stable_errors / stable_requests if stable_requests else 0.0
-    allowed = max(
-        settings.get("maxRatePercent", MAX_RATE_PERCENT) / 100, settings.get("maxRatio", MAX_RATIO) * stable_rate
-    )
+    max_rate = MAX_RATE_PERCENT if settings.max_rate_percent is None else settings.max_rate_percent
+    allowed = max(max_rate / 100, (settings.max_ratio or MAX_RATIO) * stable_rate)
     evidence = (
         ("candidateRequests", float(requests)),
         ("candidateErrors", float(errors)),
@@ -75,7 +70,7 @@ def _errors(
     seen = f"{errors} of {requests} requests on the candidate failed, {stable_errors} of {stable_requests} on stable"
     if lower_bound(errors, requests) > allowed:
         return GateResult(name, Verdict.FAIL, f"{seen}; {allowed:.2%} is allowed", evidence)
-    needed = settings.get("minRequests", 0)
+    needed = settings.min_requests or 0
     if requests < needed:
         return GateResult(name, Verdict.INCONCLUSIVE, f"{seen}; the gate needs {needed} requests", evidence)
     if rate > allowed:
@@ -108,7 +103,7 @@ def lower_bound(errors: int, requests: int) -> float:
     return max(0.0, (centre - spread) / (1 + square / requests))
 
 
-def _window(name: str, window: Mapping[str, Any], now: datetime) -> GateResult:
-    inside = _DAYS[now.weekday()] in window["days"] and window["fromHour"] <= now.hour < window["toHour"]
-    text = f"open {', '.join(window['days'])} from {window['fromHour']}:00 to {window['toHour']}:00 UTC"
+def _window(name: str, window: WindowGate, now: datetime) -> GateResult:
+    inside = _DAYS[now.weekday()] in window.days and window.from_hour <= now.hour < window.to_hour
+    text = f"open {', '.join(window.days)} from {window.from_hour}:00 to {window.to_hour}:00 UTC"
     return GateResult(name, Verdict.PASS if inside else Verdict.HOLD, text)
