@@ -130,14 +130,15 @@ class Acceptor:
 
     def _settle(self, slot: int, limit: int, drafted: int, count: int, used: int) -> None:
         """Bring a row that drafted to where its accepted tokens are."""
-        rows = self._rows
-        known = rows.known[slot]
-        start = rows.computed[slot] - 1
-        self._enter(slot, start // rows.page_tokens, min(known, start + used))
+        rows, size = self._rows, self._rows.page_tokens
+        known, start = rows.known[slot], rows.computed[slot] - 1
         # A row that ends here keeps fewer tokens than were computed; its pages go back right after.
+        kept = min(known, start + used)
+        if kept // size > start // size:
+            self._enter(slot, start // size, kept)
         rows.computed[slot], rows.length[slot] = known - 1, known
         request = rows.request_at(slot)
-        for group, first, pages in rows.trim(slot, -(-known // rows.page_tokens)):
+        for group, first, pages in rows.trim(slot, -(-known // size)):
             self._pools.release_blocks(request, group, first, pages)
         if known - 1 >= rows.drop_at[slot]:
             self._let_fall(slot, known - 1)

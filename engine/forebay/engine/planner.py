@@ -224,12 +224,13 @@ class Planner:
     def _extend(self, slot: int, end: int, reserve: int) -> int:
         """Give a row free pages for positions below `end`, but for `reserve`; returns up to where it has them."""
         rows = self._rows
-        if end > rows.capacity[slot]:
-            blocks = self._limits.pages_for(end)
-            for group, pool in enumerate(self._pools.pools):
-                missing = blocks - len(rows.tables[group][slot])
-                if missing > 0:
-                    rows.grow(group, slot, pool.take(self._pools.allowance(group, slot, missing, reserve)) or ())
+        if end <= rows.capacity[slot]:
+            return end
+        blocks = self._limits.pages_for(end)
+        for group, pool in enumerate(self._pools.pools):
+            missing = blocks - len(rows.tables[group][slot])
+            if missing > 0:
+                rows.grow(group, slot, pool.take(self._pools.allowance(group, slot, missing, reserve)) or ())
         return min(end, rows.capacity[slot])
 
     def _grow(self, slot: int) -> bool:

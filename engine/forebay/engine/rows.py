@@ -101,7 +101,8 @@ class RowTable:
             if len(tables[slot]) > blocks:
                 trimmed.append((group, blocks, tables[slot][blocks:]))
                 tables[slot] = tables[slot][:blocks]
-        self._measure(slot)
+        if trimmed:
+            self._measure(slot)
         return trimmed
 
     def leave(self, slot: int) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
@@ -134,11 +135,14 @@ class RowTable:
 
     def _measure(self, slot: int) -> None:
         size = self.page_tokens
-        self.capacity[slot] = min([len(tables[slot]) for tables in self.tables]) * size
-        if self._windows:
-            self.drop_at[slot] = min(
-                [(self.firsts[group][slot] + 1) * size + window - 1 for group, window in self._windows]
-            )
+        blocks = len(self.tables[0][slot])
+        for tables in self.tables[1:]:
+            blocks = min(blocks, len(tables[slot]))
+        self.capacity[slot] = blocks * size
+        drop_at = NEVER
+        for group, window in self._windows:
+            drop_at = min(drop_at, (self.firsts[group][slot] + 1) * size + window - 1)
+        self.drop_at[slot] = drop_at
 
     def _rank(self, slot: int) -> tuple[int, int]:
         return self.request_at(slot).rank
