@@ -153,6 +153,7 @@ def test_nothing_leaks_and_every_answer_is_right(engine: EngineProcess) -> None:
     assert not seen.wrong, "\n".join(seen.wrong)
     assert engine.process.poll() is None, engine.log[-2000:]
     eventually(engine.pages_at_rest, BACK_S, "pages, slots and requests are back at the baseline", 0.05)
+    assert engine.metrics()['forebay_engine_grammars{state="used"}'] == 0
     eventually(
         lambda: look(engine, 0.0).files <= before.files + NOISE_FILES, BACK_S, f"no more files than {before.files}", 0.1
     )

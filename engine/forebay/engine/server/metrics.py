@@ -5,6 +5,7 @@ Counters of the core come with its load reports; the API process counts requests
 
 from forebay.contract.promtext import Histogram, Registry, Scalar
 from forebay.engine.messages import Load
+from forebay.engine.server.residents import PROCESSES
 
 ENDPOINTS = ("chat", "completions", "responses", "embeddings")
 PHASES = ("body", "prepare", "waiting", "streaming")
@@ -67,6 +68,9 @@ class EngineMetrics:
 
     def _add_core(self, registry: Registry) -> None:
         """What the core reports of itself."""
+        self.resident = registry.gauge(
+            "forebay_engine_resident_bytes", "Resident memory of the engine's processes.", {"process": PROCESSES}
+        )
         self.load_s = registry.gauge("forebay_engine_model_load_seconds", "Time the model took to load.")
         self.running = registry.gauge("forebay_engine_running_sequences", "Sequences in the batch.")
         self.waiting = registry.gauge("forebay_engine_waiting_sequences", "Sequences that wait for a place.")
@@ -100,6 +104,9 @@ class EngineMetrics:
         )
         self.draft_steps = registry.counter(
             "forebay_engine_speculation_steps_total", "Steps of sequences in which tokens were drafted."
+        )
+        self.grammars = registry.gauge(
+            "forebay_engine_grammars", "Compiled grammars in the core.", {"state": ("used", "cached")}
         )
         self.compilations = registry.counter("forebay_engine_grammar_compilations_total", "Grammars compiled.")
         self.compile_s = registry.counter("forebay_engine_grammar_compile_seconds_total", "Time spent compiling them.")

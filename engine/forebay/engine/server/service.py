@@ -28,6 +28,7 @@ from forebay.engine.server.events import EventLog
 from forebay.engine.server.limits import RequestLimits
 from forebay.engine.server.metrics import EngineMetrics
 from forebay.engine.server.openai import Prompt
+from forebay.engine.server.residents import resident_bytes
 from forebay.engine.structured.request import StructuredSettings, Tool
 from forebay.engine.structured.service import Grammars
 from forebay.engine.text import TextCodec
@@ -236,9 +237,13 @@ class Service:
         self.metrics.draining.set(float(self.draining))
         self.metrics.open_requests.set(self.open_requests)
         self.metrics.load_s.set(self.client.load_seconds or 0.0)
+        for process, resident in resident_bytes().items():
+            self.metrics.resident.set(resident, process)
         if self.client.load is not None:
             self.metrics.take_load(self.client.load)
         if self.grammars is not None:
+            self.metrics.grammars.set(self.grammars.used, "used")
+            self.metrics.grammars.set(self.grammars.held - self.grammars.used, "cached")
             self.metrics.compilations.set(self.grammars.compilations)
             self.metrics.compile_s.set(self.grammars.compile_s)
 

@@ -39,6 +39,16 @@ class Grammars:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._held_bytes = 0
 
+    @property
+    def held(self) -> int:
+        """Grammars in the core."""
+        return len(self._entries)
+
+    @property
+    def used(self) -> int:
+        """Grammars in the core that some request uses."""
+        return sum(entry.pins > 0 for entry in self._entries.values())
+
     @asynccontextmanager
     async def use(self, source: GrammarSource, reasoning_end: tuple[int, ...] = ()) -> AsyncIterator[str]:
         """The key of a source's grammar, usable in the core until the context ends.
