@@ -36,7 +36,7 @@ def engine_release(name: str, image: str, layers: Mapping[str, Layer]) -> dict[s
                 {"architecture": architecture, "precisions": list(KEYS_BY_NAME["dtype"].values)}
                 for architecture in ARCHITECTURES
             ],
-            "configSchema": [_schema(key) for key in KEYS if key.is_public],
+            "configSchema": [_schema(key) for key in KEYS],
             "defaults": [
                 {"architecture": architecture, "values": _defaults(layers[architecture])}
                 for architecture in ARCHITECTURES
@@ -59,11 +59,7 @@ def _schema(key: Key) -> dict[str, Any]:
 
 def _defaults(layer: Layer) -> dict[str, Any]:
     _, settings = merge([layer])
-    return {
-        name: setting.value
-        for name, setting in sorted(settings.items())
-        if name not in _LEFT_TO_START and KEYS_BY_NAME[name].is_public
-    }
+    return {name: setting.value for name, setting in sorted(settings.items()) if name not in _LEFT_TO_START}
 
 
 def to_yaml(document: Mapping[str, Any]) -> str:

@@ -12,10 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One configuration key. `kind` is integer, number, string, boolean or list (of strings).
-
-    `is_public` is False for keys of tests, which a release does not offer.
-    """
+    """One configuration key. `kind` is integer, number, string, boolean or list (of strings)."""
 
     name: str
     kind: str
@@ -24,7 +21,6 @@ class Key:
     minimum: float | None = None
     maximum: float | None = None
     values: tuple[str, ...] = ()
-    is_public: bool = True
 
     @property
     def flag(self) -> str:
@@ -128,7 +124,6 @@ _SERVER = (
     Key("drain_seconds", "number", 30.0, "Grace of running requests after SIGTERM.", 0.0, 3600.0),
     Key("api_keys_file", "string", "", "JSON file of client name to API key, or to key and limits; empty: no key."),
     Key("log_level", "string", "info", "Least severe log line.", values=("debug", "info", "warning", "error")),
-    Key("fault_points", "string", "", "Tests only: where to fail on purpose.", is_public=False),
 )
 KEYS: tuple[Key, ...] = (*_MODEL, *_CACHE, *_SPECULATION, *_STRUCTURE, *_LIMITS, *_SERVER)
 KEYS_BY_NAME: Mapping[str, Key] = {key.name: key for key in KEYS}
@@ -185,4 +180,3 @@ class EngineConfig:
     drain_seconds: float
     api_keys_file: str
     log_level: str
-    fault_points: str

@@ -45,7 +45,6 @@ class Start:
     admission: str
     draft_model: str
     draft_tokens: int
-    fault_points: str
 
 
 @dataclass(frozen=True, slots=True)

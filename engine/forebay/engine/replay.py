@@ -26,7 +26,7 @@ _CALL_S = 900.0
 _START_S = 300.0
 _STOP_S = 30.0
 _POLL_S = 0.1
-_OWN_KEYS = frozenset({"model", "draft_model", "host", "port", "api_keys_file", "log_level", "fault_points"})
+_OWN_KEYS = frozenset({"model", "draft_model", "host", "port", "api_keys_file", "log_level"})
 """Settings of the engine that made the record which say nothing about its answers, or name its own files."""
 
 Say = Callable[[str], None]

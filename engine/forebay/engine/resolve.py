@@ -17,7 +17,7 @@ from forebay.engine.cgroup import Machine
 from forebay.engine.config import Setting
 from forebay.engine.keys import EngineConfig
 
-_DIGEST_LEAVES_OUT = ("host", "port", "model", "draft_model", "api_keys_file", "log_level", "fault_points")
+_DIGEST_LEAVES_OUT = ("host", "port", "model", "draft_model", "api_keys_file", "log_level")
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def test_the_command_prints_a_resource_that_the_api_accepts(tmp_path: Path) -> N
     assert release.spec.image == "registry/engine:1"
     schema = release.spec.config_schema
     assert schema is not None
-    assert [entry.key for entry in schema] == [key.name for key in KEYS if key.is_public]
+    assert [entry.key for entry in schema] == [key.name for key in KEYS]
     document = yaml.safe_load(printed)
     values = document["spec"]["defaults"][0]["values"]
     assert values["max_running"] == 3

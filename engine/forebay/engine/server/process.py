@@ -158,7 +158,6 @@ def _start_message(setup: EngineSetup) -> Start:
         admission=config.admission,
         draft_model=str(setup.draft_path or ""),
         draft_tokens=config.draft_tokens,
-        fault_points=config.fault_points,
     )
 
 
