@@ -1,7 +1,7 @@
 """KV pools in the C library's layout, one for each layer group.
 
-A pool is one tensor over the group's layers, so that copying a page copies all of them. It is allocated once and comes
-zeroed from the kernel: pages cost memory only when they are first written.
+A pool is one tensor over the group's layers, so that copying a page copies all of them. It is allocated and made
+resident once: memory does not grow while requests are served.
 """
 
 from collections.abc import Iterable
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import torch
 
 from forebay.contract.errors import InvalidSpec
+from forebay.engine.cpu.memory import zeros_in_large_pages
 from forebay.engine.models.decoder import DecoderShape
 from forebay.engine.runner.executor import ExecutorSizes
 from forebay.kernels.cpu.cache import KvCache
@@ -24,7 +25,7 @@ class KvPools:
         width = sizes.page_tokens * shape.head_dim
         try:
             self._pools = tuple(
-                torch.zeros(len(group.layers), pages, shape.kv_heads, 2, width, dtype=dtype)
+                zeros_in_large_pages((len(group.layers), pages, shape.kv_heads, 2, width), dtype)
                 for group, pages in zip(shape.groups, sizes.pages, strict=True)
             )
         except RuntimeError as error:

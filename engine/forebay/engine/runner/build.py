@@ -10,6 +10,7 @@ import torch
 
 from forebay.contract.errors import InvalidSpec
 from forebay.engine.cpu.executor import CpuExecutor
+from forebay.engine.cpu.memory import return_free_memory
 from forebay.engine.loader.checkpoint import read_config
 from forebay.engine.loader.metadata import ModelConfig
 from forebay.engine.models.executors import build_torch_executor
@@ -40,9 +41,13 @@ def build_executor(path: Path, config: ModelConfig, compute: Compute, sizes: Exe
 
     Raises `InvalidSpec` for a broken checkpoint or no memory.
     """
+    executor: Executor
     if compute.kernels == "torch":
-        return build_torch_executor(path, config, compute, sizes)
-    return CpuExecutor(open_decoder(path, config), compute, sizes)
+        executor = build_torch_executor(path, config, compute, sizes)
+    else:
+        executor = CpuExecutor(open_decoder(path, config), compute, sizes)
+    return_free_memory()
+    return executor
 
 
 def build_runner(

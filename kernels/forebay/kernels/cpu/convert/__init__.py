@@ -1,6 +1,6 @@
 """fp32 rows as the activation that a linear layer of another kind reads.
 
-int8: symmetric with a scale for each 64 elements, q = round(x * 127 / max|x|). Bit-invariant: a row's bits depend on that
+int8: symmetric, a scale for each 64 elements, q = round(x * 127 / max|x|). Bit-invariant: a row's bits depend on that
 row alone.
 """
 
