@@ -133,7 +133,9 @@ def lock() -> bool:
         if target.exists():
             text = target.read_text(encoding="utf-8")
             target.write_text(re.sub(r"^(torch==[0-9.]+)$", r"\1+cpu", text, flags=re.MULTILINE), encoding="utf-8")
-        options = ["--quiet", "--no-header", "--no-annotate", "--python-version", "3.11", *torch_options()]
+        # xgrammar names triton for its GPU kernels, which nothing here runs.
+        options = ["--quiet", "--no-header", "--no-annotate", "--no-emit-package", "triton"]
+        options += ["--python-version", "3.11", *torch_options()]
         run(uv, "pip", "compile", "pyproject.toml", *wanted, *options, "--output-file", str(target))
         kept = [line for line in target.read_text(encoding="utf-8").splitlines() if not line.startswith("--")]
         target.write_text("\n".join(kept).replace("+cpu", "") + "\n", encoding="utf-8")
