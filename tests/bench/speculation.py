@@ -46,14 +46,10 @@ LIMITS = SchedulerLimits(
 )
 POOR_LIMIT = 1.05
 TRUNCATED_LAYERS = 6
-PASSAGE = (
-    "The harbour office opens at seven in the morning. Every boat that enters must give its name, its length and the "
-    "number of people on board. Small boats pay two coins a day, larger ones five. The water on the quay is free, but "
-    "electricity is counted and paid when a boat leaves. In winter the northern basin is closed because of the ice."
-)
 COPY = (
-    "<|im_start|>system\nYou repeat text exactly.<|im_end|>\n<|im_start|>user\nRepeat this text word for word, twice: "
-    f"{PASSAGE}<|im_end|>\n<|im_start|>assistant\n{PASSAGE[:60]}"
+    "<|im_start|>user\nHere is a list:\n"
+    + "".join(f"- item number {number} costs {number * 7 % 13} coins\n" for number in range(12))
+    + "\nWrite the same list again.<|im_end|>\n<|im_start|>assistant\n- item number 0 costs"
 )
 QUESTIONS = (
     "Tell a short story about a lighthouse.",
@@ -81,7 +77,7 @@ def cases(encode: Any, drafts: dict[str, Path]) -> list[Case]:
     """All cases; `encode` gives the ids of a text, `drafts` the folders of draft models."""
     chats = [tuple(encode(f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n")) for text in QUESTIONS]
     copy, greedy, warm = tuple(encode(COPY)), SamplingParams(), SamplingParams(1.0, seed=11)
-    found = [Case("copy, 1 request", DraftKind.NGRAM, (copy,), greedy, 160)]
+    found = [Case("copy, 1 request", DraftKind.NGRAM, (copy,), greedy, 120)]
     found.append(Case("copy, 8 requests", DraftKind.NGRAM, (copy,) * 8, greedy, 96))
     found.append(Case("sampled text, 1 request", DraftKind.NGRAM, (chats[0],), warm, 160, limit=POOR_LIMIT))
     found.append(Case("sampled text, 8 requests", DraftKind.NGRAM, (*chats, *chats), warm, 96, limit=POOR_LIMIT))
@@ -140,25 +136,27 @@ def measure(case: Case, compute: Compute, rounds: int) -> dict[str, Any]:
             if turn:
                 sides[side].append((cpu_s, wall_s))
     runner.close()
+    return _row(case, sides, answers)
+
+
+def _row(case: Case, sides: dict[str, list[tuple[float, float]]], answers: dict[str, Answers]) -> dict[str, Any]:
     tokens = case.output_tokens * len(case.prompts)
-    rate = {
-        side: [tokens / statistics.median(column) for column in zip(*taken, strict=True)]
-        for side, taken in sides.items()
-    }
+    plain_cpu_s, plain_s = (statistics.median(column) for column in zip(*sides["plain"], strict=True))
+    cpu_s, wall_s = (statistics.median(column) for column in zip(*sides["drafts"], strict=True))
+    ratio = cpu_s / plain_cpu_s
     reports = [end.speculation for end in answers["drafts"].ended.values() if end.speculation is not None]
     accepted, drafted = sum(report.accepted for report in reports), sum(report.drafted for report in reports)
-    drafting_steps = sum(report.steps for report in reports)
-    same = [answers["plain"].tokens[name] == found for name, found in answers["drafts"].tokens.items()]
-    ratio = rate["plain"][0] / rate["drafts"][0]
+    verified = sum(report.steps for report in reports)
+    same = sum(answers["plain"].tokens[name] == found for name, found in answers["drafts"].tokens.items())
     return {
         "case": case.name,
         "kind": case.kind.value,
         "requests": len(case.prompts),
         "output_tokens": case.output_tokens,
-        "plain_tokens_per_cpu_s": round(rate["plain"][0], 1),
-        "drafts_tokens_per_cpu_s": round(rate["drafts"][0], 1),
-        "plain_tokens_per_s": round(rate["plain"][1], 1),
-        "drafts_tokens_per_s": round(rate["drafts"][1], 1),
+        "plain_tokens_per_cpu_s": round(tokens / plain_cpu_s, 1),
+        "drafts_tokens_per_cpu_s": round(tokens / cpu_s, 1),
+        "plain_tokens_per_s": round(tokens / plain_s, 1),
+        "drafts_tokens_per_s": round(tokens / wall_s, 1),
         "time_ratio": round(ratio, 3),
         "time_ratio_limit": case.limit,
         "reached": case.limit is None or ratio <= case.limit,
@@ -166,9 +164,9 @@ def measure(case: Case, compute: Compute, rounds: int) -> dict[str, Any]:
         "steps": answers["drafts"].steps,
         "drafted": drafted,
         "accepted": accepted,
-        "acceptance": round(accepted / drafted, 3) if drafted else None,
-        "mean_acceptance_length": round(1 + accepted / drafting_steps, 2) if drafting_steps else None,
-        "same_tokens": f"{sum(same)} of {len(same)}",
+        "acceptance": round(accepted / max(drafted, 1), 3),
+        "mean_acceptance_tokens": round(1 + accepted / max(verified, 1), 2),
+        "same_tokens": f"{same} of {len(case.prompts)}",
     }
 
 
@@ -184,7 +182,7 @@ def main() -> int:
     compute = choose_compute(arguments.dtype, features, arguments.kernels)
     path = smollm2_directory()
     tokenizer = Tokenizer.from_str(read_tokenizer(path).tokenizer_json)
-    rows = []
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         drafts = {"itself": path, "truncated": truncated_model(path, Path(folder), TRUNCATED_LAYERS)}
         for case in cases(lambda text: tokenizer.encode(text).ids, drafts):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from draft_models import truncated_model
+from forebay.engine.cpu.support import cpu_problem
 from forebay.engine.limits import PoolGroup, SchedulerLimits
 from forebay.engine.loader.checkpoint import read_config
 from forebay.engine.request import DraftKind, FinishReason, NewRequest, SamplingParams, Speculation
@@ -34,6 +35,8 @@ LIMITS = SchedulerLimits(
     max_prompt_tokens=100,
     max_sequence_tokens=140,
 )
+
+MODEL_LIMITS = replace(LIMITS, groups=(PoolGroup("full", 11),), page_tokens=16, max_batch_tokens=48)
 
 
 def requests(random: np.random.Generator, count: int, vocab: int, grammars: bool) -> list[NewRequest]:
@@ -119,13 +122,21 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {"target": target, "truncated": draft, "itself": target}
 
 
-@pytest.fixture(params=["truncated", "itself"])
+PATHS = ["torch fp32", "cpu bf16", "cpu int8"]
+
+
+@pytest.fixture(params=[(draft, path) for draft in ("truncated", "itself") for path in PATHS], ids=" ".join)
 def model_runner(folders: dict[str, Path], request: pytest.FixtureRequest) -> Iterator[tuple[str, StepRunner]]:
-    path = folders["target"]
-    sizes = ExecutorSizes((60,), PAGE_TOKENS, 6, 24, threads=1)
-    compute = choose_compute("fp32", cpu_features())
-    runner = build_runner(path, read_config(path), compute, sizes, Drafting(model=folders[request.param]))
-    yield request.param, runner
+    draft, (kernels, dtype) = request.param[0], request.param[1].split()
+    folder = folders["target"]
+    config, features = read_config(folder), cpu_features()
+    problem = cpu_problem(config, features, dtype, MODEL_LIMITS.page_tokens)
+    if kernels == "cpu" and problem:
+        pytest.skip(problem)
+    sizes = ExecutorSizes((MODEL_LIMITS.groups[0].pages,), MODEL_LIMITS.page_tokens, 6, 48, threads=1)
+    compute = choose_compute(dtype, features, kernels)
+    runner = build_runner(folder, config, compute, sizes, Drafting(model=folders[draft]))
+    yield draft, runner
     runner.close()
 
 
@@ -135,9 +146,9 @@ def test_tiny_models_give_the_same_tokens_with_and_without_drafts(model_runner: 
     made = requests(random, 14, 512, grammars=False)
     expected: dict[int, list[int]] = {}
     for new in made:
-        expected |= serve(Scheduler(LIMITS, b"alone"), runner, [new], in_flight=1).tokens
-    scheduler = Scheduler(LIMITS, b"fast")
-    fast = serve(scheduler, runner, speculating(made, random), steps_between=2)
+        expected |= serve(Scheduler(MODEL_LIMITS, b"alone"), runner, [new], in_flight=1).tokens
+    scheduler = Scheduler(MODEL_LIMITS, b"fast")
+    fast = serve(scheduler, runner, speculating(made, random))
     assert fast.tokens == expected
     load = scheduler.load()
     assert load.preemptions > 0
@@ -152,8 +163,8 @@ def test_a_model_that_drafts_for_itself_is_right_whenever_it_drafts(
     prompt = tuple(np.random.default_rng(1).integers(0, 512, 40).tolist())
     sampling = SamplingParams(temperature, top_k=40, seed=8)
     new = NewRequest(1, prompt, sampling, 60, frozenset(), True, "", 0, float("inf"))
-    plain = serve(Scheduler(LIMITS, b"plain"), runner, [new])
-    fast = serve(Scheduler(LIMITS, b"fast"), runner, [replace(new, speculation=Speculation(DraftKind.MODEL, 4))])
+    plain = serve(Scheduler(MODEL_LIMITS, b"plain"), runner, [new])
+    fast = serve(Scheduler(MODEL_LIMITS, b"fast"), runner, [replace(new, speculation=Speculation(DraftKind.MODEL, 4))])
     report = fast.ended[1].speculation
     assert fast.tokens == plain.tokens
     assert report is not None
