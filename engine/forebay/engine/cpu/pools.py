@@ -9,7 +9,6 @@ from collections.abc import Iterable
 import torch
 
 from forebay.contract.errors import InvalidSpec
-from forebay.engine.cpu.memory import zeros_in_large_pages
 from forebay.engine.models.decoder import DecoderShape
 from forebay.engine.runner.executor import ExecutorSizes
 from forebay.kernels.cpu.cache import KvCache
@@ -25,7 +24,7 @@ class KvPools:
         width = sizes.page_tokens * shape.head_dim
         try:
             self._pools = tuple(
-                zeros_in_large_pages((len(group.layers), pages, shape.kv_heads, 2, width), dtype)
+                torch.zeros(len(group.layers), pages, shape.kv_heads, 2, width, dtype=dtype)
                 for group, pages in zip(shape.groups, sizes.pages, strict=True)
             )
         except RuntimeError as error:
