@@ -1,8 +1,9 @@
 """Paged KV storage of one layer in the library's layout, and its plain form for tests and other paths.
 
-`pages` is [pages, kv_heads, 2, page_tokens * head_dim]: index 0 holds K in tiles of 16 tokens as [head_dim][16 tokens],
-index 1 holds V as [page_tokens][head_dim]. Page 0 is a page like any other. Slots that were never written are never
-read as numbers that count, so the storage needs no fill.
+`pages` is [pages, kv_heads, 2, page_tokens * head_dim]. Index 0 holds K in tiles of 16 tokens as [head_dim][16 tokens],
+index 1 holds V as [page_tokens][head_dim]. bf16 comes in pairs: two dimensions of a key, two tokens of a value, so K is
+[head_dim / 2][16 tokens][2] and V is [page_tokens / 2][head_dim][2]. The storage needs no fill: slots that were never
+written are never read as numbers that count (the one that shares words with a row's last value is cleared with it).
 """
 
 from collections.abc import Sequence
@@ -45,21 +46,35 @@ class KvCache:
 
     def read(self, table: Sequence[int], tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of positions 0..tokens - 1 in fp32, each [tokens, kv_heads, head_dim]."""
+        if len(table) * self.page_tokens < tokens:
+            raise ValueError(f"{len(table)} pages of {self.page_tokens} tokens do not hold {tokens}")
         chosen = self.pages[list(table)].float()
-        count, heads = chosen.shape[:2]
-        tiled = chosen[:, :, 0].view(count, heads, -1, self.head_dim, SUBTILE_TOKENS)
-        keys = tiled.permute(0, 2, 4, 1, 3).reshape(-1, heads, self.head_dim)
-        values = chosen[:, :, 1].view(count, heads, -1, self.head_dim).transpose(1, 2).reshape(-1, heads, self.head_dim)
+        keys = self._key_view(chosen[:, :, 0]).permute(0, 2, 4, 1, 3, 5).reshape(-1, self.kv_heads, self.head_dim)
+        values = self._value_view(chosen[:, :, 1]).permute(0, 2, 4, 1, 3).reshape(-1, self.kv_heads, self.head_dim)
         return keys[:tokens].contiguous(), values[:tokens].contiguous()
 
     def write(self, table: Sequence[int], keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store positions 0.. from keys and values [tokens, kv_heads, head_dim]; the inverse of `read`."""
+        key_view, value_view = self._key_view(self.pages[:, :, 0]), self._value_view(self.pages[:, :, 1])
+        pair = self._per_word
         for position in range(keys.shape[0]):
             page, slot = table[position // self.page_tokens], position % self.page_tokens
-            tile = self.pages[page, :, 0].view(self.kv_heads, -1, self.head_dim, SUBTILE_TOKENS)
-            tile[:, slot // SUBTILE_TOKENS, :, slot % SUBTILE_TOKENS] = keys[position].to(self.pages.dtype)
-            rows = self.pages[page, :, 1].view(self.kv_heads, self.page_tokens, self.head_dim)
-            rows[:, slot] = values[position].to(self.pages.dtype)
+            rows = keys[position].view(self.kv_heads, -1, pair).to(self.pages.dtype)
+            key_view[page, :, slot // SUBTILE_TOKENS, :, slot % SUBTILE_TOKENS] = rows
+            value_view[page, :, slot // pair, :, slot % pair] = values[position].to(self.pages.dtype)
+            value_view[page, :, slot // pair, :, slot % pair + 1 :] = 0
+
+    @property
+    def _per_word(self) -> int:
+        return 4 // self.pages.dtype.itemsize
+
+    def _key_view(self, part: torch.Tensor) -> torch.Tensor:
+        """[pages, kv_heads, tiles, head_dim / pair, 16, pair] of the K part of pages."""
+        return part.unflatten(2, (-1, self.head_dim // self._per_word, SUBTILE_TOKENS, self._per_word))
+
+    def _value_view(self, part: torch.Tensor) -> torch.Tensor:
+        """[pages, kv_heads, tokens / pair, head_dim, pair] of the V part of pages."""
+        return part.unflatten(2, (-1, self.head_dim, self._per_word))
 
 
 def page_bytes(kv_heads: int, page_tokens: int, head_dim: int, dtype: torch.dtype) -> int:

@@ -1,7 +1,8 @@
 """Paged causal attention for decode rows and prefill chunks of one step.
 
 Query token at position p sees positions 0..p, or p - window + 1..p, of its row. Tiles of 64 absolute positions are
-visited in order with a running maximum; products are fp32. Bit-invariant: a query's bits depend on its own query, keys
+visited in order with a running maximum; sums are fp32. With fp32 pages products are fp32; with bf16 pages queries and
+weights are rounded to bf16 first, on every CPU. Bit-invariant: a query's bits depend on its own query, keys
 and values alone, neither on batch mates nor on how a prompt was cut into chunks, nor on whether it came as a decode row
 or inside a chunk; so speculation verifies with the same bits that plain decoding computes. (The sign of an exact zero
 may differ.) Any group of query heads to a kv head, head_dim 16..512, any window.
@@ -35,4 +36,4 @@ def attention(qkv: torch.Tensor, out: torch.Tensor, cache: KvCache, window: int 
         softcap=softcap,
     )
     queries = ATTENTION_BLOCK_TOKENS * heads // cache.kv_heads
-    return Op(record, (qkv, out, cache.pages), scratch_bytes=4 * queries * (2 * dim + ATTENTION_TILE_TOKENS + 2))
+    return Op(record, (qkv, out, cache.pages), scratch_bytes=4 * queries * (2 * dim + 2 * ATTENTION_TILE_TOKENS + 2))

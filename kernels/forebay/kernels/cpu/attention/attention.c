@@ -1,7 +1,8 @@
 // Paged causal attention for decode rows and prefill chunks alike. A work item is a block of up to 16 query tokens of
 // one row with all query heads of one kv head. Keys are visited in tiles of 64 absolute positions with a running
 // maximum and sum for each query, and each query's operations are the same whatever else is in its block: decode,
-// prefill and every way to cut a prompt give the same bits.
+// prefill and every way to cut a prompt give the same bits. With bf16 pages, queries and weights are rounded to bf16 for
+// the products; sums are fp32.
 #include <math.h>
 
 #include "attend.h"
@@ -14,10 +15,20 @@ struct job {
   const struct multiply *multiply;
   struct block block;
   int kv_head, group, queries;  // queries = block.count * group; query q is token q / group, head q % group
-  int element_bytes;
-  float *q, *scores, *mixed;    // [queries][dim], [queries][64], [queries][dim]
+  int per_word;                 // 2 with bf16 pages
+  int32_t *q, *weights;         // words: [queries][dim], [queries][64 tokens]
+  float *scores, *mixed;        // [queries][64], [queries][dim]
   float *most, *sum;            // [queries]: running maximum and sum of exponentials
 };
+
+static const struct multiply *multiply_for(const struct attention *op, const struct step *step) {
+  if (op->cache.kind == FP32) return &MULTIPLY_FP32;
+#if VL == 16
+  if (step->bf16_instructions) return &MULTIPLY_DOT;
+#endif
+  (void)step;
+  return &MULTIPLY_WIDEN;
+}
 
 static struct job job_of(const struct attention *op, const struct step *step, int64_t item, float *scratch) {
   struct job job = {.op = op, .step = step, .block = step->blocks[item / op->cache.kv_heads]};
@@ -25,22 +36,28 @@ static struct job job_of(const struct attention *op, const struct step *step, in
   job.kv_head = (int)(item % op->cache.kv_heads);
   job.group = op->heads / op->cache.kv_heads;
   job.queries = job.block.count * job.group;
-  job.multiply = op->cache.kind == BF16 ? &MULTIPLY_BF16 : &MULTIPLY_FP32;
-  job.element_bytes = op->cache.kind == BF16 ? 2 : 4;
-  job.q = scratch;
-  job.mixed = job.q + job.queries * dim;
+  job.multiply = multiply_for(op, step);
+  job.per_word = per_word(&op->cache);
+  job.mixed = scratch;
   job.scores = job.mixed + job.queries * dim;
   job.most = job.scores + job.queries * ATTENTION_TILE;
   job.sum = job.most + job.queries;
+  job.q = (int32_t *)(job.sum + job.queries);
+  job.weights = job.q + job.queries * dim / job.per_word;
   return job;
 }
 
 static void load_queries(const struct job *job) {
   const int64_t dim = job->op->cache.head_dim, width = job->group * dim;
   const int64_t row = (job->op->heads + 2 * job->op->cache.kv_heads) * dim;
-  for (int token = 0; token < job->block.count; token++)
-    memcpy(job->q + token * width, job->op->qkv + (job->block.first + token) * row + job->kv_head * width,
-           (size_t)width * sizeof(float));
+  for (int token = 0; token < job->block.count; token++) {
+    const float *from = job->op->qkv + (job->block.first + token) * row + job->kv_head * width;
+    int32_t *to = job->q + token * width / job->per_word;
+    if (job->per_word == 2)
+      for (int64_t i = 0; i < width; i += VL) vf_store_bf16((uint16_t *)to + i, vf_load(from + i));
+    else
+      memcpy(to, from, (size_t)width * sizeof(float));
+  }
   memset(job->mixed, 0, (size_t)(job->queries * dim) * sizeof(float));
   for (int query = 0; query < job->queries; query++) {
     job->most[query] = -1e30f;
@@ -48,39 +65,35 @@ static void load_queries(const struct job *job) {
   }
 }
 
-// Where the 16 keys from `position` on begin.
-static const uint8_t *key_piece(const struct job *job, int64_t position) {
+// Where the keys from `position` on begin, a multiple of 16.
+static const int32_t *keys_from(const struct job *job, int64_t position) {
   const struct kv_cache *cache = &job->op->cache;
-  const int64_t page = page_of(cache, job->step, job->block.row, position);
-  const int64_t at = head_offset(cache, page, job->kv_head) + position % cache->page_tokens * cache->head_dim;
-  return (const uint8_t *)cache->pages + at * job->element_bytes;
+  const int64_t slot = position % cache->page_tokens;
+  return head_words(cache, page_of(cache, job->step, job->block.row, position), job->kv_head) +
+         slot * cache->head_dim / job->per_word;
 }
 
-static const uint8_t *values_from(const struct job *job, int64_t position) {
-  return key_piece(job, position) + (int64_t)job->op->cache.page_tokens * job->op->cache.head_dim * job->element_bytes;
-}
-
-static void prefetch_bytes(const uint8_t *from, int64_t bytes) {
-  for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(from + byte, 0, 3);
+static const int32_t *values_from(const struct job *job, int64_t position) {
+  return keys_from(job, position) + part_words(&job->op->cache);
 }
 
 // scores[query][64] = q . k; what lies after `last` is computed on stale keys and masked later.
 static void score_tile(const struct job *job, int64_t tile, int64_t last) {
-  const int64_t dim = job->op->cache.head_dim;
-  const void *pieces[PIECES];
+  const int64_t words = job->op->cache.head_dim / job->per_word;
+  const int32_t *pieces[PIECES];
   for (int piece = 0; piece < PIECES; piece++) {
     const int64_t position = tile + piece * SUBTILE;
-    pieces[piece] = position <= last ? key_piece(job, position) : pieces[0];
+    pieces[piece] = position <= last ? keys_from(job, position) : pieces[0];
   }
   for (int query = 0; query < job->queries; query += CHUNK_ROWS) {
     const int rows = job->queries - query < CHUNK_ROWS ? job->queries - query : CHUNK_ROWS;
-    const float *q = job->q + query * dim;
+    const int32_t *q = job->q + query * words;
     float *scores = job->scores + query * ATTENTION_TILE;
 #if VL == 16
-    job->multiply->wide[rows](q, dim, pieces, SUBTILE, dim, scores, ATTENTION_TILE, 0);
+    job->multiply->wide[rows](q, words, pieces, SUBTILE, words, scores, ATTENTION_TILE, 0);
 #else
     for (int piece = 0; piece < PIECES; piece++)
-      job->multiply->narrow[rows](q, dim, pieces[piece], SUBTILE, dim, scores + piece * SUBTILE, ATTENTION_TILE, 0);
+      job->multiply->narrow[rows](q, words, pieces[piece], SUBTILE, words, scores + piece * SUBTILE, ATTENTION_TILE, 0);
 #endif
   }
 }
@@ -95,29 +108,40 @@ static void mask_scores(float *scores, int64_t low, int64_t high) {
     if (i < low || i > high) scores[i] = -INFINITY;
 }
 
-// Turns the scores of a query into weights relative to the running maximum. A tile that the query does not see changes
-// nothing: its maximum is -inf and its weights are exactly 0.
+// Exponentials of a query's scores as weights of its values; returns their sum as they are used, after rounding.
+static float store_weights(const struct job *job, int query, float most) {
+  const float *scores = job->scores + query * ATTENTION_TILE;
+  int32_t *weights = job->weights + query * (ATTENTION_TILE / job->per_word);
+  vf sum = vf_set(0.0f);
+  for (int i = 0; i < ATTENTION_TILE; i += VL) {
+    vf weight = vf_exp(vf_load(scores + i) - most);
+    if (job->per_word == 2) {
+      const vu half = vf_to_bf16(weight);
+      store_low_halves((uint16_t *)weights + i, half);
+      weight = (vf)(half << 16);
+    } else {
+      vf_store((float *)weights + i, weight);
+    }
+    sum += weight;
+  }
+  return vf_sum(sum);
+}
+
+// A tile that the query does not see changes nothing: its maximum is -inf and its weights are exactly 0.
 static void weigh_query(const struct job *job, int query) {
-  float *scores = job->scores + query * ATTENTION_TILE;
+  const float *scores = job->scores + query * ATTENTION_TILE;
   vf highest = vf_load(scores);
   for (int i = VL; i < ATTENTION_TILE; i += VL) highest = vf_max(highest, vf_load(scores + i));
   const float before = job->most[query], tile_most = vf_highest(highest);
-  const float most = tile_most > before ? tile_most : before;
-  vf sum = vf_set(0.0f);
-  for (int i = 0; i < ATTENTION_TILE; i += VL) {
-    const vf weight = vf_exp(vf_load(scores + i) - most);
-    vf_store(scores + i, weight);
-    sum += weight;
-  }
-  if (most != before) {
+  if (tile_most > before) {
     const int dim = job->op->cache.head_dim;
-    const vf shrink = vf_exp(vf_set(before - most));
+    const vf shrink = vf_exp(vf_set(before - tile_most));
     float *mixed = job->mixed + (int64_t)query * dim;
     for (int i = 0; i < dim; i += VL) vf_store(mixed + i, vf_load(mixed + i) * shrink);
     job->sum[query] *= shrink[0];
-    job->most[query] = most;
+    job->most[query] = tile_most;
   }
-  job->sum[query] += vf_sum(sum);
+  job->sum[query] += store_weights(job, query, job->most[query]);
 }
 
 static void weigh_tile(const struct job *job, int64_t tile) {
@@ -132,35 +156,36 @@ static void weigh_tile(const struct job *job, int64_t tile) {
   }
 }
 
-// mixed[rows][dim] += weights[rows][tokens] values[tokens][dim], for tokens that lie in a row.
-static void mix_run(const struct job *job, int query, int rows, int64_t begin, int64_t tokens, const uint8_t *values) {
-  const int64_t dim = job->op->cache.head_dim, bytes = job->element_bytes;
-  const float *weights = job->scores + query * ATTENTION_TILE + begin;
+// mixed[rows][dim] += weights[rows][words] values[words][dim], for words of tokens that lie one after the other.
+static void mix_run(const struct job *job, int query, int rows, int64_t begin, int64_t words, const int32_t *values) {
+  const int64_t dim = job->op->cache.head_dim, stride = ATTENTION_TILE / job->per_word;
+  const int32_t *weights = job->weights + query * stride + begin;
   float *mixed = job->mixed + query * dim;
   int64_t column = 0;
 #if VL == 16
   for (; column + 64 <= dim; column += 64) {
-    const uint8_t *at = values + column * bytes;
-    const void *const pieces[4] = {at, at + 16 * bytes, at + 32 * bytes, at + 48 * bytes};
-    job->multiply->wide[rows](weights, ATTENTION_TILE, pieces, dim, tokens, mixed + column, dim, 1);
+    const int32_t *at = values + column;
+    const int32_t *const pieces[4] = {at, at + 16, at + 32, at + 48};
+    job->multiply->wide[rows](weights, stride, pieces, dim, words, mixed + column, dim, 1);
   }
 #endif
   for (; column < dim; column += 16)
-    job->multiply->narrow[rows](weights, ATTENTION_TILE, values + column * bytes, dim, tokens, mixed + column, dim, 1);
+    job->multiply->narrow[rows](weights, stride, values + column, dim, words, mixed + column, dim, 1);
 }
 
 static void mix_tile(const struct job *job, int64_t tile, int64_t last) {
   const int64_t page_tokens = job->op->cache.page_tokens;
   const int64_t end = last - tile + 1 < ATTENTION_TILE ? last - tile + 1 : ATTENTION_TILE;
-  for (int64_t begin = 0; begin < end;) {
+  for (int64_t begin = 0, tokens; begin < end; begin += tokens) {
     const int64_t left = page_tokens - (tile + begin) % page_tokens;
-    const int64_t tokens = left < end - begin ? left : end - begin;
-    const uint8_t *values = values_from(job, tile + begin);
+    tokens = left < end - begin ? left : end - begin;
+    // An odd last token brings its neighbour along, with weight 0.
+    const int64_t words = (tokens + job->per_word - 1) / job->per_word;
+    const int32_t *values = values_from(job, tile + begin);
     for (int query = 0; query < job->queries; query += CHUNK_ROWS) {
       const int rows = job->queries - query < CHUNK_ROWS ? job->queries - query : CHUNK_ROWS;
-      mix_run(job, query, rows, begin, tokens, values);
+      mix_run(job, query, rows, begin / job->per_word, words, values);
     }
-    begin += tokens;
   }
 }
 
@@ -176,9 +201,11 @@ static void store_block(const struct job *job) {
 }
 
 static void prefetch_tile(const struct job *job, int64_t tile, int64_t last, int values) {
-  const int64_t bytes = (int64_t)SUBTILE * job->op->cache.head_dim * job->element_bytes;
-  for (int64_t position = tile; position < tile + ATTENTION_TILE && position <= last; position += SUBTILE)
-    prefetch_bytes(values ? values_from(job, position) : key_piece(job, position), bytes);
+  const int64_t words = SUBTILE * job->op->cache.head_dim / job->per_word;
+  for (int64_t position = tile; position < tile + ATTENTION_TILE && position <= last; position += SUBTILE) {
+    const int32_t *from = values ? values_from(job, position) : keys_from(job, position);
+    for (int64_t word = 0; word < words; word += 16) __builtin_prefetch(from + word, 0, 3);
+  }
 }
 
 static void attend(const struct job *job) {

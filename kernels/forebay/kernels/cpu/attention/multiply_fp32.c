@@ -1,4 +1,6 @@
-#define ELEMENT float
-#define LOAD vf_load
+// fp32 pages.
+#include "pairs.h"
+
+#define multiply_words(sum, b, a) ((sum) + (vf)(b) * (vf)(a))
 #define TABLES MULTIPLY_FP32
 #include "multiply.h"

@@ -17,6 +17,7 @@ static struct kernels kernels_of(const struct linear *linear, const struct step 
 #if VL == 16
   if (step->bf16_instructions) return (struct kernels){BF16_DOT_ROWS, MAX_ROWS, 2};
 #endif
+  (void)step;
   return (struct kernels){BF16_WIDEN_ROWS, MAX_ROWS, 2};
 }
 

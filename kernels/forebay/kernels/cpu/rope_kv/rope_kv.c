@@ -26,41 +26,47 @@ static void prepare_head(float *x, const float *weight, const struct rope_kv *ro
 }
 
 static void write_key(const struct kv_cache *cache, int64_t page, int head, int64_t slot, const float *key) {
-  const int dim = cache->head_dim;
-  const int64_t tile = slot / SUBTILE * SUBTILE * dim + slot % SUBTILE;
-  if (cache->kind == BF16) {
-    uint16_t *to = (uint16_t *)cache->pages + head_offset(cache, page, head) + tile;
-    for (int i = 0; i < dim; i++) to[i * SUBTILE] = float_to_bf16(key[i]);
-  } else {
-    float *to = (float *)cache->pages + head_offset(cache, page, head) + tile;
-    for (int i = 0; i < dim; i++) to[i * SUBTILE] = key[i];
-  }
+  const int dim = cache->head_dim, words = dim / per_word(cache);
+  int32_t *to = head_words(cache, page, head) + slot / SUBTILE * SUBTILE * words + slot % SUBTILE;
+  if (cache->kind == BF16)
+    for (int i = 0; i < words; i++)
+      to[i * SUBTILE] = (int32_t)(float_to_bf16(key[2 * i]) | (uint32_t)float_to_bf16(key[2 * i + 1]) << 16);
+  else
+    for (int i = 0; i < words; i++) memcpy(to + i * SUBTILE, key + i, sizeof *key);
 }
 
-static void write_value(const struct kv_cache *cache, int64_t page, int head, int64_t slot, const float *value) {
+// A bf16 value shares its words with its neighbour in time. The last token of a step clears the later neighbour, which
+// may be memory that was never written: attention multiplies it by 0, and NaN would survive that.
+static void write_value(const struct kv_cache *cache, int64_t page, int head, int64_t slot, const float *value, int last) {
   const int dim = cache->head_dim;
-  const int64_t at = head_offset(cache, page, head) + (int64_t)(cache->page_tokens + slot) * dim;
-  if (cache->kind == BF16)
-    for (int i = 0; i < dim; i += VL) vf_store_bf16((uint16_t *)cache->pages + at + i, vf_load(value + i));
-  else
-    memcpy((float *)cache->pages + at, value, (size_t)dim * sizeof(float));
+  int32_t *part = head_words(cache, page, head) + part_words(cache);
+  if (cache->kind != BF16) {
+    memcpy(part + slot * dim, value, (size_t)dim * sizeof *value);
+    return;
+  }
+  uint16_t *to = (uint16_t *)(part + slot / 2 * dim) + slot % 2;
+  for (int i = 0; i < dim; i++) to[2 * i] = float_to_bf16(value[i]);
+  if (last && slot % 2 == 0)
+    for (int i = 0; i < dim; i++) to[2 * i + 1] = 0;
 }
 
 static void prepare_token(const struct rope_kv *rope, const struct step *step, int64_t token, int kv_head) {
   const struct kv_cache *cache = &rope->cache;
   const int dim = cache->head_dim, queries = rope->heads / cache->kv_heads;
   const int64_t position = step->positions[token];
-  float *row = rope->qkv + token * (rope->heads + 2 * cache->kv_heads) * dim;
+  float *heads = rope->qkv + token * (rope->heads + 2 * cache->kv_heads) * dim;
   for (int h = kv_head * queries; h < (kv_head + 1) * queries; h++) {
-    float *query = row + h * dim;
+    float *query = heads + h * dim;
     prepare_head(query, rope->q_weight, rope, position);
     for (int i = 0; i < dim; i++) query[i] *= rope->scale;
   }
-  float *key = row + (rope->heads + kv_head) * dim;
+  float *key = heads + (rope->heads + kv_head) * dim;
   prepare_head(key, rope->k_weight, rope, position);
-  const int64_t page = page_of(cache, step, step->token_rows[token], position);
-  write_key(cache, page, kv_head, position % cache->page_tokens, key);
-  write_value(cache, page, kv_head, position % cache->page_tokens, key + cache->kv_heads * dim);
+  const int64_t row = step->token_rows[token], slot = position % cache->page_tokens;
+  const int64_t page = page_of(cache, step, row, position);
+  const int last = token == step->starts[row] + step->counts[row] - 1;
+  write_key(cache, page, kv_head, slot, key);
+  write_value(cache, page, kv_head, slot, key + cache->kv_heads * dim, last);
 }
 
 void run_rope_kv(const void *op, const struct step *step, struct worker *worker) {

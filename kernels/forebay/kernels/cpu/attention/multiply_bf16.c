@@ -1,4 +1,0 @@
-#define ELEMENT uint16_t
-#define LOAD vf_load_bf16
-#define TABLES MULTIPLY_BF16
-#include "multiply.h"
