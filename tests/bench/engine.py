@@ -12,6 +12,7 @@ import os
 import platform
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -28,7 +29,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from bench_rows import Row, Sample, Samples, spread, steady_inter_token_s
-from bench_servers import MODEL, Server, engine_server, go_ahead, llama_peer, llama_q8_0, vllm_server
+from bench_servers import MODEL, Server, ahead, engine_server, llama_peer, llama_q8_0, vllm_server
 from forebay.engine.bench import Answer, completion_body, random_prompts, run_load
 from smollm2 import smollm2_directory, smollm2_gguf
 
@@ -52,6 +53,7 @@ class Bench:
     is_quick: bool
     samples: Samples = field(default_factory=Samples)
     rows: list[Row] = field(default_factory=list)
+    profile: dict[str, Any] = field(default_factory=dict)
     _seeds: Iterator[int] = field(default_factory=lambda: iter(range(1, 1 << 30)))
 
     def prompts(self, count: int, tokens: int) -> list[list[int]]:
@@ -271,7 +273,20 @@ def memory(bench: Bench) -> None:
     bench.add(Row("memory", what, "MB", beyond / 1e6, limit, is_upper_bound=True, measured=measured))
 
 
+def profile(bench: Bench) -> None:
+    """Times of a step's ops, and the output rate that the peak rate of linear layers allows at 32 concurrent."""
+    done = subprocess.run([sys.executable, str(BENCH / "steps.py")], stdout=subprocess.PIPE, check=True)
+    bench.profile = json.loads(done.stdout)
+    layers, head = (bench.profile[f"{part}_operations_per_token"] for part in ("layer", "head"))
+    tokens = PROMPT_TOKENS + OUTPUT_TOKENS - 1
+    for dtype, rate in bench.profile["peak_operations_per_s"].items():
+        least_s = (tokens * layers + OUTPUT_TOKENS * head) / rate
+        what = f"output tokens/s of 155 + 64 if linear layers ran at their peak and all else took no time, {dtype}"
+        bench.add(Row(f"bound_{dtype}", what, "tokens/s", OUTPUT_TOKENS / least_s))
+
+
 MEASUREMENTS: dict[str, Callable[[Bench], None]] = {
+    "profile": profile,
     "start": start,
     "memory": memory,
     "throughput": throughput,
@@ -311,10 +326,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    go_ahead(os.getpid())
     described = {**machine(), "load_average_before": round(os.getloadavg()[0], 2)}
     print(json.dumps(described), flush=True)
-    with tempfile.TemporaryDirectory(prefix="forebay-bench-") as folder:
+    with ahead(), tempfile.TemporaryDirectory(prefix="forebay-bench-") as folder:
         bench = Bench(
             folder=Path(folder),
             rounds=1 if options.quick else options.rounds,
@@ -330,6 +344,7 @@ def main() -> None:
         "peers": peers(),
         "is_quick": options.quick,
         "rows": [row.document() for row in bench.rows],
+        "profile": bench.profile,
         "samples": [asdict(sample) for sample in bench.samples.taken],
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -39,20 +39,30 @@ def peers_folder() -> Path:
     return Path(base).expanduser() / "peers"
 
 
-def go_ahead(pid: int) -> None:
+def go_ahead(pid: int, nice: int = _NICE) -> None:
     """Let the scheduling group of a process run before others; without the right to do so nothing changes."""
     deadline_s = time.monotonic() + _GO_AHEAD_S
     # The kernel takes only a few such changes a second, and says so by `BlockingIOError`.
-    while isinstance(_raise_group(pid), BlockingIOError) and time.monotonic() < deadline_s:
+    while isinstance(_set_nice(pid, nice), BlockingIOError) and time.monotonic() < deadline_s:
         time.sleep(0.05)
 
 
-def _raise_group(pid: int) -> OSError | None:
+def _set_nice(pid: int, nice: int) -> OSError | None:
     try:
-        Path(f"/proc/{pid}/autogroup").write_text(str(_NICE))
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
     except OSError as error:
         return error
     return None
+
+
+@contextmanager
+def ahead() -> Iterator[None]:
+    """This process's group runs before others while the block runs; its other members are those of the same session."""
+    go_ahead(os.getpid())
+    try:
+        yield
+    finally:
+        go_ahead(os.getpid(), 0)
 
 
 def group_pids(group: int) -> list[int]:

@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+import uvloop
+
 from forebay.contract.errors import InvalidSpec
 from forebay.contract.names import PATH_METRICS
 
@@ -274,7 +276,7 @@ async def send_all(target: Target, bodies: Sequence[dict[str, Any]], concurrency
 def run_load(target: Target, bodies: Sequence[dict[str, Any]], concurrency: int) -> tuple[Report, list[Answer]]:
     """One run on a loop of its own, summed up."""
     cpu_s, began_s = time.process_time(), time.monotonic()
-    answers = asyncio.run(send_all(target, bodies, concurrency))
+    answers = uvloop.run(send_all(target, bodies, concurrency))
     wall_s = time.monotonic() - began_s
     cpu_share = (time.process_time() - cpu_s) / wall_s
     return summarize(answers, cpu_share), answers
