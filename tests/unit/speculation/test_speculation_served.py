@@ -151,7 +151,8 @@ def test_tiny_models_give_the_same_tokens_with_and_without_drafts(model_runner: 
     fast = serve(scheduler, runner, speculating(made, random))
     assert fast.tokens == expected
     load = scheduler.load()
-    assert load.preemptions > 0
+    # A draft that is always right ends sequences before they fill the pages.
+    assert load.preemptions > 0 or name == "itself"
     assert load.drafted_tokens >= load.accepted_tokens > (20 if name == "itself" else 0)
 
 
