@@ -13,13 +13,15 @@ from forebay.engine.__main__ import main
 from forebay.engine.quality import Pair, measure, text_windows
 from forebay.engine.runner.compute import choose_compute, cpu_features
 from model_build import save_tiny
-from tiny_gguf import write_tiny_gguf
+from text_build import byte_level_tokenizer
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("quality")
-    return write_tiny_gguf(save_tiny("llama", folder / "hf"), folder / "tiny.gguf")
+    save_tiny("llama", folder)
+    byte_level_tokenizer().save(str(folder / "tokenizer.json"))
+    return folder
 
 
 def windows() -> list[list[int]]:
@@ -68,7 +70,7 @@ def test_windows_hold_every_token_of_the_text_once(model: Path) -> None:
 def test_the_command_prints_json(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quality", "--model", str(model), "--precisions", "bf16", "--threads", "1", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document["model"] == "tiny.gguf"
+    assert document["model"] == model.name
     assert [row["dtype"] for row in document["qualities"]] == ["bf16"]
 
 
