@@ -38,37 +38,57 @@ def prompt(name: int) -> list[int]:
     return [*common, *own]
 
 
+class Composition:
+    """A drawn schedule over one executor; `found` has (first position, logits) of every step of every request."""
+
+    def __init__(self, executor: Executor, path: Path, data: st.DataObject) -> None:
+        self._driven = drive(executor, path, PAGES)
+        self._data = data
+        self._waiting = list(range(data.draw(st.integers(2, 4), label="requests")))
+        self._running: list[int] = []
+        self.found: dict[int, list[tuple[int, torch.Tensor]]] = {}
+
+    def run(self) -> None:
+        """Steps until every request is computed."""
+        while self._waiting or self._running:
+            if self._waiting and (not self._running or self._chance("admit")):
+                self._admit(self._waiting.pop(0))
+            self._step()
+
+    def _chance(self, label: str) -> bool:
+        return bool(self._data.draw(st.integers(0, 1), label=label))
+
+    def _admit(self, name: int) -> None:
+        self._driven.add(name, prompt(name))
+        if self._running and self._chance("share"):
+            source = self._running[0]
+            most = min(self._driven.sequences[source].computed, LENGTH // 2)
+            self._driven.share_prefix(name, source, self._data.draw(st.integers(0, most), label="shared"))
+        self._running.append(name)
+
+    def _step(self) -> None:
+        sequences = self._driven.sequences
+        places = {name: sequences[name].computed for name in self._running}
+        counts = {name: self._count(LENGTH - place) for name, place in places.items()}
+        for name, logits in self._driven.advance(counts).items():
+            self.found.setdefault(name, []).append((places[name], logits))
+        self._running = [name for name in self._running if sequences[name].computed < LENGTH]
+
+    def _count(self, left: int) -> int:
+        return int(self._data.draw(st.sampled_from([1, 1, min(7, left), min(33, left), left]), label="count"))
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_composition_gives_the_bits_of_the_request_alone(
     served: tuple[Path, list[Executor]], data: st.DataObject
 ) -> None:
     path, executors = served
-    executor = executors[data.draw(st.integers(0, 1), label="two threads")]
-    driven = drive(executor, path, PAGES)
-    found: dict[int, list[tuple[int, torch.Tensor]]] = {}
-    waiting = list(range(data.draw(st.integers(2, 4), label="requests")))
-    count = len(waiting)
-    running: list[int] = []
-    while waiting or running:
-        if waiting and (not running or data.draw(st.booleans(), label="admit")):
-            name = waiting.pop(0)
-            driven.add(name, prompt(name))
-            if running and data.draw(st.booleans(), label="share"):
-                most = min(driven.sequences[running[0]].computed, LENGTH // 2)
-                driven.share_prefix(name, running[0], data.draw(st.integers(0, most), label="shared"))
-            running.append(name)
-        counts = {}
-        for name in running:
-            left = LENGTH - driven.sequences[name].computed
-            counts[name] = data.draw(st.sampled_from([1, 1, min(7, left), min(33, left), left]), label="count")
-        places = {name: driven.sequences[name].computed for name in counts}
-        for name, logits in driven.advance(counts).items():
-            found.setdefault(name, []).append((places[name], logits))
-        running = [name for name in running if driven.sequences[name].computed < LENGTH]
-    for name in range(count):
+    composition = Composition(executors[data.draw(st.integers(0, 1), label="two threads")], path, data)
+    composition.run()
+    for name, steps in composition.found.items():
         alone = drive(executors[0], path, PAGES)
         alone.add(name, prompt(name))
         expected = alone.advance({name: LENGTH})[name]
-        for place, logits in found[name]:
+        for place, logits in steps:
             assert torch.equal(logits, expected[place : place + len(logits)])

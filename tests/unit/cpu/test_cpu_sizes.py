@@ -31,8 +31,8 @@ def test_matrix_bytes_equal_what_packing_takes(weights: str, shape: tuple[int, i
 def test_weight_bytes_equal_what_a_load_packs(
     family: str, weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    biased = {"attention_bias": True, "mlp_bias": True} if family == "llama" else {}
-    save_tiny(family, tmp_path, **biased)
+    biased: dict[str, Any] = {"attention_bias": True, "mlp_bias": True} if family == "llama" else {}
+    save_tiny(family, tmp_path, "50GB", **biased)
     packed: list[int] = []
     pack, vector = Packer.matrix, Packer.vector
 
