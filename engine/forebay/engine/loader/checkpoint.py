@@ -11,17 +11,20 @@ from pathlib import Path
 from forebay.contract.errors import InvalidSpec
 from forebay.engine.loader import gguf_metadata, gguf_tokenizer, hf_metadata
 from forebay.engine.loader.gguf_file import read_header
-from forebay.engine.loader.metadata import FIELD, ModelConfig, RopeScaling, TokenizerSource
+from forebay.engine.loader.metadata import FIELD, ModelConfig, Pooling, RopeScaling, TokenizerSource
+from forebay.engine.loader.pooling import folder_pooling, gguf_pooling
 from forebay.engine.loader.sizes import kv_bytes_per_page, weight_bytes
 
 __all__ = [
     "ModelConfig",
+    "Pooling",
     "RopeScaling",
     "TokenizerSource",
     "file_digest",
     "is_gguf",
     "kv_bytes_per_page",
     "read_config",
+    "read_pooling",
     "read_tokenizer",
     "resolve_model_path",
     "weight_bytes",
@@ -69,6 +72,11 @@ def read_tokenizer(path: Path) -> TokenizerSource:
     if is_gguf(path):
         return gguf_tokenizer.read_tokenizer(read_header(path))
     return hf_metadata.read_tokenizer(path)
+
+
+def read_pooling(path: Path) -> Pooling | None:
+    """How the checkpoint at a resolved path makes sentence vectors; None when it does not say."""
+    return gguf_pooling(read_header(path)) if is_gguf(path) else folder_pooling(path)
 
 
 def file_digest(path: Path) -> str:

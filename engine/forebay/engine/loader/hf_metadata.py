@@ -46,10 +46,10 @@ def read_tokenizer(folder: Path) -> TokenizerSource:
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise InvalidSpec(f"{folder} has no tokenizer.json; save the model with a fast tokenizer", field=FIELD)
-    text = file.read_text(encoding="utf-8")
+    text = _text(file)
     document = _parse(text, file)
     settings = _json_if_present(folder / "tokenizer_config.json")
-    special = {item["content"]: int(item["id"]) for item in document.get("added_tokens", []) if item.get("special")}
+    special = _special_tokens(document, file)
     bos_token, eos_token = _content(settings.get("bos_token")), _content(settings.get("eos_token"))
     bos_id = special.get(bos_token) if bos_token else None
     return TokenizerSource(
@@ -64,11 +64,22 @@ def read_tokenizer(folder: Path) -> TokenizerSource:
     )
 
 
+def _special_tokens(document: dict[str, Any], file: Path) -> dict[str, int]:
+    try:
+        added = document.get("added_tokens", [])
+        return {str(item["content"]): int(item["id"]) for item in added if item.get("special")}
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise InvalidSpec(f"{file}: added_tokens are not what a tokenizer has: {error}", field=FIELD) from error
+
+
 def _eos_ids(folder: Path, tokenizer_eos: int | None) -> tuple[int, ...]:
     found: list[int] = []
     for name in ("generation_config.json", "config.json"):
         value = _json_if_present(folder / name).get("eos_token_id")
-        found += value if isinstance(value, list) else [] if value is None else [value]
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if any(type(token) is not int or token < 0 for token in ids):
+            raise InvalidSpec(f"{folder / name}: eos_token_id {value!r} is not a token id", field=FIELD)
+        found += ids
     if tokenizer_eos is not None:
         found.append(tokenizer_eos)
     return tuple(dict.fromkeys(found))
@@ -77,7 +88,7 @@ def _eos_ids(folder: Path, tokenizer_eos: int | None) -> tuple[int, ...]:
 def _chat_template(folder: Path, settings: dict[str, Any]) -> str | None:
     file = folder / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        return _text(file)
     template = settings.get("chat_template")
     if isinstance(template, list):
         named = {str(item.get("name")): str(item.get("template")) for item in template}
@@ -92,11 +103,15 @@ def _content(token: Any) -> str | None:
     return None if token is None else str(token)
 
 
-def _json(file: Path) -> dict[str, Any]:
+def _text(file: Path) -> str:
     try:
-        return _parse(file.read_text(encoding="utf-8"), file)
+        return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSpec(f"{file} cannot be read: {error}", field=FIELD) from error
+
+
+def _json(file: Path) -> dict[str, Any]:
+    return _parse(_text(file), file)
 
 
 def _json_if_present(file: Path) -> dict[str, Any]:
@@ -106,7 +121,7 @@ def _json_if_present(file: Path) -> dict[str, Any]:
 def _parse(text: str, file: Path) -> dict[str, Any]:
     try:
         document = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidSpec(f"{file} is not valid JSON: {error}; fetch it again", field=FIELD) from error
     if not isinstance(document, dict):
         raise InvalidSpec(f"{file} is not a JSON object; fetch it again", field=FIELD)

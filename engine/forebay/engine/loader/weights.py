@@ -180,7 +180,7 @@ def _indexed_shards(folder: Path) -> list[str]:
         return []
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        is_plain = all(Path(name).name == name for name in names)
+        is_plain = all(name and Path(name).name == name for name in names)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidSpec(f"{index} is not a safetensors index ({error}); fetch it again", field=FIELD) from error
     if not is_plain:

@@ -4,11 +4,13 @@ The names are `loader.metadata.NATIVE_ARCHITECTURES`: the metadata half decides 
 executors' builders.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from forebay.engine.layers.rotary import rotary_frequencies
+from forebay.engine.loader.checkpoint import read_pooling
 from forebay.engine.loader.metadata import NATIVE_ARCHITECTURES, ModelConfig, refuse_architecture
 from forebay.engine.loader.weights import TensorSource, open_tensors
 from forebay.engine.models.checkpoint_tensors import CheckpointTensors
@@ -20,6 +22,9 @@ def open_decoder(path: Path, config: ModelConfig) -> DecoderSpec:
     if config.architecture not in NATIVE_ARCHITECTURES:
         raise refuse_architecture(config.architecture, str(path))
     source = open_tensors(path, config)
+    if not source.has("lm_head.weight") and read_pooling(path) is not None:
+        # An embedding model is saved without its head; nobody asks for its logits.
+        config = replace(config, tied_embeddings=True)
     return DecoderSpec(decoder_shape(config), _frequencies(source, config), CheckpointTensors(source, config))
 
 
