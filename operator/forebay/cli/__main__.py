@@ -63,17 +63,23 @@ def _plan(options: argparse.Namespace, cluster: Cluster) -> int:
 
 def _status(options: argparse.Namespace, cluster: Cluster) -> int:
     while True:
-        names = [options.name] if options.name else [d["metadata"]["name"] for d in cluster.list("modeldeployment")]
+        names = (
+            [options.name] if options.name else [item["metadata"]["name"] for item in cluster.list("modeldeployment")]
+        )
         seen = [_look(cluster, name) for name in names]
-        if options.output:
-            _print_document(seen if options.name is None else seen[0], options.output)
-        else:
-            if options.watch and sys.stdout.isatty():
-                print("\033[H\033[2J", end="")
-            print("\n\n".join("\n".join(_shown(item)) for item in seen) or "no ModelDeployment in this namespace")
+        _print_status(seen, options)
         if not options.watch or all(is_over(item["rollout"]) for item in seen):
             return 0
         time.sleep(WATCH_S)
+
+
+def _print_status(seen: Sequence[dict[str, Any]], options: argparse.Namespace) -> None:
+    if options.output:
+        _print_document(seen[0] if options.name else list(seen), options.output)
+        return
+    if options.watch and sys.stdout.isatty():
+        print("\033[H\033[2J", end="")
+    print("\n\n".join("\n".join(_shown(item)) for item in seen) or "no ModelDeployment in this namespace")
 
 
 def _look(cluster: Cluster, name: str) -> dict[str, Any]:

@@ -154,28 +154,30 @@ def _stable(cluster: Cluster | None, deployment: Json) -> tuple[str | None, Json
 
 def lines(found: Prediction, *, only_changes: bool) -> list[str]:
     """The prediction for a terminal."""
-    if found.stable is None:
-        head = f"{found.deployment}: revision {found.revision}; nothing serves yet, so it starts without a rollout"
-    elif found.stable == found.revision:
-        head = f"{found.deployment}: revision {found.revision} serves already; no pod changes"
-    else:
-        head = f"{found.deployment}: a rollout from revision {found.stable} to {found.revision}"
-    shown = [head]
-    shown += [
-        f"  {item.key}: {item.before} -> {item.after}"
-        + ("  (a default of the release moved)" if item.is_default else "")
-        for item in found.changed
-    ]
+    shown = [_head(found)]
+    for item in found.changed:
+        moved = "  (a default of the release moved)" if item.is_default else ""
+        shown.append(f"  {item.key}: {item.before} -> {item.after}{moved}")
     if only_changes:
         return shown
     shown += [f"  {item['key']} = {item['value']}  ({item['source']})" for item in found.values]
-    if found.checks is not None:
-        shown += [f"  BLOCKED: {text}" for text in found.checks.problems]
-        shown += [f"  note: {text}" for text in found.checks.notes]
-        shown += [
-            f"  step {step.name}: {step.capacity.text} of the pods, {step.traffic} % of the traffic, {step.soak_s} s, "
-            f"gates: {', '.join(gate.name for gate in step.gates) or 'none'}"
-            for step in found.policy.steps
-        ]
-        shown.append(f"  then the old revision stays warm for {found.policy.bake_s} s")
-    return shown
+    return [*shown, *_rollout_lines(found)] if found.checks is not None else shown
+
+
+def _head(found: Prediction) -> str:
+    if found.stable is None:
+        return f"{found.deployment}: revision {found.revision}; nothing serves yet, so it starts without a rollout"
+    if found.stable == found.revision:
+        return f"{found.deployment}: revision {found.revision} serves already; no pod changes"
+    return f"{found.deployment}: a rollout from revision {found.stable} to {found.revision}"
+
+
+def _rollout_lines(found: Prediction) -> list[str]:
+    checks = found.checks or Preflight((), ())
+    shown = [f"  BLOCKED: {text}" for text in checks.problems]
+    shown += [f"  note: {text}" for text in checks.notes]
+    for step in found.policy.steps:
+        gates = ", ".join(gate.name for gate in step.gates) or "none"
+        shape = f"{step.capacity.text} of the pods, {step.traffic} % of the traffic, {step.soak_s} s"
+        shown.append(f"  step {step.name}: {shape}, gates: {gates}")
+    return [*shown, f"  then the old revision stays warm for {found.policy.bake_s} s"]
