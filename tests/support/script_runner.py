@@ -131,23 +131,24 @@ class ScriptRunner:
         self.plans.append(plan)
         if self._fault_step is not None and plan.step >= self._fault_step:
             return ScriptHandle(StepResult.failed(plan.step, "scripted fault"))
-        for group, source, target, tokens in plan.copies:
-            for offset in range(tokens):
-                self._cells[group, target, offset] = self._cells[group, source, offset]
+        self._copy(plan)
         collected, flat, last_tokens = _Collected(), 0, dict(self._last_token)
-        for row, slot in enumerate(plan.slots):
+        for row, (slot, count) in enumerate(zip(plan.slots, plan.counts, strict=True)):
             fresh = plan.fresh[row]
             if fresh is not None:
                 self._starts[slot] = fresh
-            inputs = [
-                last_tokens[slot] if token == TOKEN_ON_DEVICE else token
-                for token in plan.tokens[flat : flat + plan.counts[row]]
-            ]
-            flat += plan.counts[row]
-            state = self._compute(plan, row, plan.starts[row], inputs)
+            inputs = plan.tokens[flat : flat + count]
+            known = [last_tokens[slot] if token == TOKEN_ON_DEVICE else token for token in inputs]
+            flat += count
+            state = self._compute(plan, row, plan.starts[row], known)
             if plan.samples[row]:
                 self._sample(plan, row, state, collected)
         return ScriptHandle(collected.result(plan.step))
+
+    def _copy(self, plan: StepPlan) -> None:
+        for group, source, target, tokens in plan.copies:
+            for offset in range(tokens):
+                self._cells[group, target, offset] = self._cells[group, source, offset]
 
     def close(self) -> None:
         """Nothing to stop."""

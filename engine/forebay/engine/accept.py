@@ -95,13 +95,14 @@ class Acceptor:
         for place, (slot, epoch, count) in enumerate(
             zip(result.slots, result.epochs, result.token_counts, strict=True)
         ):
-            if self._rows.epochs[slot] == epoch:
-                if count:
-                    used = self._take_run(slot, offset, count, result, accepted)
-                    if limits[place]:
-                        self._settle(slot, limits[place], result.drafted[place], count, used)
-                else:
-                    accepted.ends.append(self._wordless(slot, faults.get(place), vectors.get(slot)))
+            if self._rows.epochs[slot] != epoch:
+                pass
+            elif not count:
+                accepted.ends.append(self._wordless(slot, faults.get(place), vectors.get(slot)))
+            else:
+                used = self._take_run(slot, offset, count, result, accepted)
+                if limits[place]:
+                    self._settle(slot, limits[place], result.drafted[place], count, used)
             offset += count
         self.draft_steps += step.drafts
         return accepted

@@ -5,6 +5,7 @@ no page was lost, shared wrongly or reused too early: with one layer group or wi
 are right or wrong, with rows that embed or whose grammar breaks.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,14 +30,15 @@ from scheduler_build import LIMITS, VOCABULARY, Drive, full, request
 from script_runner import BROKEN_GRAMMAR, logprobs_of, prompt_hash, sequential_tokens
 
 PREFIXES = ((), tuple(range(9)), tuple(range(17)), (*range(9), 40, 41, 42))
+PAGES = st.sampled_from((12, 12, 13, 15, 20, 40))
 SLIDING = st.builds(
     lambda window, extra: PoolGroup("sliding", (window + 3) // LIMITS.page_tokens + 1 + extra, window),
     st.integers(2, 14),
-    st.integers(0, 14),
+    st.sampled_from((0, 1, 2, 4, 14)),
 )
 GROUPS = st.one_of(
-    st.builds(full, st.integers(12, 40)),
-    st.builds(lambda pages, sliding: (*full(pages), sliding), st.integers(12, 40), SLIDING),
+    st.builds(full, PAGES),
+    st.builds(lambda pages, sliding: (*full(pages), sliding), PAGES, SLIDING),
     st.builds(lambda sliding: (sliding,), SLIDING),
 )
 """Pools in which every request of `new_requests` fits alone; a window needs window + 2 positions at any alignment."""
@@ -52,7 +54,7 @@ LIMIT_CHOICES = st.builds(
         max_in_flight=in_flight,
     ),
     GROUPS,
-    st.integers(1, 5),
+    st.integers(1, 6),
     st.integers(0, 20),
     st.sampled_from(AdmissionPolicy),
     st.booleans(),
@@ -77,19 +79,19 @@ def new_requests(draw: st.DrawFn, request_id: int, now_s: float) -> NewRequest:
     return request(
         request_id,
         draw(PROMPTS),
-        max_new_tokens=draw(st.integers(1, 16)),
+        max_new_tokens=draw(st.sampled_from((1, 2, 3, 5, 8, 13, 16, 16, 16))),
         sampling=SamplingParams(
             seed=draw(st.integers(0, 3)), top_logprobs=draw(st.sampled_from((None, None, None, 0, 1)))
         ),
-        stop_token_ids=draw(st.frozensets(st.integers(0, VOCABULARY - 1), max_size=4)),
+        stop_token_ids=draw(st.frozensets(st.integers(0, VOCABULARY - 1), max_size=2)),
         ignore_eos=draw(st.booleans()),
         tenant=draw(st.sampled_from("ab")),
         priority=draw(st.integers(0, 1)),
-        deadline_s=now_s + draw(st.sampled_from((0.5, 3.0, 1e6, 1e6, 1e6))),
+        deadline_s=now_s + draw(st.sampled_from((0.5, 3.0, *[1e6] * 8))),
         speculation=draw(SPECULATION),
         retention=draw(RETENTION),
-        grammar=draw(st.sampled_from(("", "", "", "", "", "fine", BROKEN_GRAMMAR))),
-        kind=draw(st.sampled_from((*[RequestKind.GENERATE] * 5, RequestKind.EMBED))),
+        grammar=draw(st.sampled_from((*[""] * 9, "fine", BROKEN_GRAMMAR))),
+        kind=draw(st.sampled_from((*[RequestKind.GENERATE] * 9, RequestKind.EMBED))),
     )
 
 
@@ -118,6 +120,12 @@ def visible(limits: SchedulerLimits, plan: StepPlan, group: int, row: int) -> tu
     return plan.page_tables[group][row][first : limits.pages_for(end)]
 
 
+def touched(limits: SchedulerLimits, plan: StepPlan, group: int) -> set[int]:
+    """Pages that a plan reads or writes in a group."""
+    pages = {page for row in range(len(plan.slots)) for page in visible(limits, plan, group, row)}
+    return pages | {source for number, source, _, _ in plan.copies if number == group}
+
+
 def check_tables(drive: Drive, plan: StepPlan, group: int) -> None:
     """Pages of a plan in one group: enough, and written by one row alone."""
     limits, pool = drive.limits, drive.scheduler._pools.pools[group]
@@ -130,6 +138,17 @@ def check_tables(drive: Drive, plan: StepPlan, group: int) -> None:
         written += plan.page_tables[group][row][start // limits.page_tokens : limits.pages_for(end)]
     assert len(set(written)) == len(written), "two rows write one page"
     assert all(pool._users[page] == 1 for page in written), "a page is written while it is shared"
+
+
+def check_rest(drive: Drive) -> None:
+    """Between steps rows have pages for what they know, from where their window begins, and no others."""
+    rows, limits = drive.scheduler._rows, drive.limits
+    if drive.scheduler.in_flight:
+        return
+    for slot, (number, group) in itertools.product(rows.order, enumerate(limits.groups)):
+        assert len(rows.tables[number][slot]) <= limits.pages_for(rows.length[slot])
+        first = first_visible_block(rows.computed[slot], group.window_tokens, limits.page_tokens)
+        assert rows.firsts[number][slot] == first
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -177,6 +196,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     def commit(self) -> None:
         self.drive.commit()
 
+    @rule(turns=st.integers(1, 12), depth=st.sampled_from((1, 2)))
+    def go_on(self, turns: int, depth: int) -> None:
+        for _ in range(turns):
+            while len(self.drive.launched) < depth and (plan := self.drive.launch()) is not None:
+                check_plan(self.drive, plan)
+            if self.drive.launched:
+                self.drive.commit()
+
     @rule(seconds=st.sampled_from((0.1, 1.0)))
     def wait(self, seconds: float) -> None:
         self.drive.expire(self.drive.now_s + seconds)
@@ -192,27 +219,15 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_page_that_a_step_in_flight_sees_is_free(self) -> None:
-        scheduler = self.drive.scheduler
-        for number, pool in enumerate(scheduler._pools.pools):
-            for step in scheduler._planner.in_flight:
-                plan = step.plan
-                pages = {
-                    page for row in range(len(plan.slots)) for page in visible(scheduler.limits, plan, number, row)
-                }
-                pages |= {source for group, source, _, _ in plan.copies if group == number}
-                assert all(pool._users[page] or pool._holds[page] for page in pages)
+        limits, in_flight = self.drive.limits, self.drive.scheduler._planner.in_flight
+        for number, pool in enumerate(self.drive.scheduler._pools.pools):
+            pages = {page for step in in_flight for page in touched(limits, step.plan, number)}
+            idle = [page for page in pages if pool._users[page] + pool._holds[page] == 0]
+            assert not idle
 
     @invariant()
     def rows_at_rest_keep_no_pages_for_drafts_and_none_behind_the_window(self) -> None:
-        scheduler = self.drive.scheduler
-        rows, limits = scheduler._rows, scheduler.limits
-        if scheduler.in_flight:
-            return
-        for slot in rows.order:
-            for number, group in enumerate(limits.groups):
-                assert len(rows.tables[number][slot]) <= limits.pages_for(rows.length[slot])
-                first = first_visible_block(rows.computed[slot], group.window_tokens, limits.page_tokens)
-                assert rows.firsts[number][slot] == first
+        check_rest(self.drive)
 
     def teardown(self) -> None:
         if not hasattr(self, "drive"):
@@ -316,14 +331,52 @@ def test_a_large_request_is_served_while_small_ones_keep_coming(
     raise AssertionError("the large request starved")
 
 
-@settings(max_examples=30, deadline=None)
-@given(limits=LIMIT_CHOICES, count=st.integers(2, 16), depth=st.sampled_from((1, 2)))
-def test_any_shortage_ends_and_everyone_gets_all_tokens(limits: SchedulerLimits, count: int, depth: int) -> None:
-    drive = Drive(replace(limits, groups=full(10)))
-    added = [request(n, range(n, n + 20), max_new_tokens=20, priority=n % 2) for n in range(1, count + 1)]
+TIGHT = st.one_of(
+    st.builds(full, st.integers(10, 14)),
+    st.builds(
+        lambda pages, window, extra: (
+            *full(pages),
+            PoolGroup("sliding", (window + 3) // LIMITS.page_tokens + 1 + extra, window),
+        ),
+        st.sampled_from((10, 14, 60)),
+        st.integers(2, 9),
+        st.integers(0, 4),
+    ),
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    limits=LIMIT_CHOICES,
+    groups=TIGHT,
+    count=st.integers(2, 10),
+    depth=st.sampled_from((1, 2)),
+    speculation=SPECULATION,
+    acceptance=st.sampled_from((0.0, 0.5, 0.9)),
+)
+def test_any_shortage_ends_and_everyone_gets_all_tokens(
+    limits: SchedulerLimits,
+    groups: tuple[PoolGroup, ...],
+    count: int,
+    depth: int,
+    speculation: Speculation | None,
+    acceptance: float,
+) -> None:
+    drive = Drive(replace(limits, groups=groups), acceptance=acceptance)
+    added = [
+        request(n, range(n, n + 20), max_new_tokens=20, priority=n % 2, speculation=speculation if n % 3 else None)
+        for n in range(1, count + 1)
+    ]
     for new in added:
         drive.add(new)
-    drive.run(depth, steps=count * 60)
+    for _ in range(count * 100):
+        while len(drive.launched) < min(depth, limits.max_in_flight) and (plan := drive.launch()) is not None:
+            check_plan(drive, plan)
+        if drive.launched:
+            drive.commit()
+        check_rest(drive)
     for new in added:
         assert drive.tokens[new.request_id] == sequential_tokens(new, VOCABULARY)
+    if limits.admission is AdmissionPolicy.GUARANTEED_NO_EVICT:
+        assert drive.scheduler.load().preemptions == 0
     drive.assert_at_rest()
