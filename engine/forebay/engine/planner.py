@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from forebay.contract.errors import Bug
+from forebay.engine.drafting import ProbeTurns
 from forebay.engine.limits import SchedulerLimits
 from forebay.engine.plan import TOKEN_ON_DEVICE, StepPlan, StepResult
 from forebay.engine.pools import PagePools, Tables
@@ -78,6 +79,7 @@ class Planner:
         self._share = share
         # The head of the queue that found no room, and the free pages by then: it is tried again when there are more.
         self._refused: tuple[int, tuple[int, ...]] | None = None
+        self._turns = ProbeTurns()
         self.in_flight: deque[InFlight] = deque()
         self.steps = 0
         self.prefill_tokens = 0
@@ -88,8 +90,7 @@ class Planner:
     def plan(self) -> StepPlan | None:
         """The next step; None when nothing can be computed now or the steps in flight must be committed first."""
         drafting = self._drafting_slots()
-        in_flight = self.in_flight
-        if len(in_flight) >= self._limits.max_in_flight or (in_flight and (drafting or in_flight[-1].drafts)):
+        if self._must_wait(drafting):
             return None
         draft = _Draft()
         prefilling = self._add_decodes(draft)
@@ -98,10 +99,7 @@ class Planner:
         for slot in prefilling:
             if budget > 0 and self._rows.requests[slot] is not None:
                 budget -= self._add_chunk(draft, slot, budget, None)
-        while budget > 0:
-            admitted = self._admit(draft)
-            if admitted is None:
-                break
+        while budget > 0 and (admitted := self._admit(draft)) is not None:
             budget -= self._add_chunk(draft, admitted.slot, budget, admitted.slot_start())
         if not draft.slots:
             return None
@@ -109,6 +107,12 @@ class Planner:
         if drafting:
             self._add_drafts(draft, drafting, budget)
         return self._finish(draft)
+
+    def _must_wait(self, drafting: frozenset[int]) -> bool:
+        """Whether steps in flight must be committed before the next can be planned."""
+        if not self.in_flight:
+            return False
+        return bool(drafting) or self.in_flight[-1].drafts or len(self.in_flight) >= self._limits.max_in_flight
 
     def take_oldest(self, result: StepResult) -> InFlight:
         """The record of the step that `result` belongs to; raises `Bug` when it is not the oldest or does not fit."""
@@ -144,42 +148,49 @@ class Planner:
     def _drafting_slots(self) -> frozenset[int]:
         """Rows that want drafts once every step in flight is committed."""
         rows = self._rows
-        return frozenset(
-            slot
+        wanting = {
+            slot: request.drafts
             for slot, request in rows.drafting.items()
             if request.drafts is not None
             and rows.length[slot] - rows.computed[slot] == 1
             and rows.length[slot] + 1 < rows.max_length[slot]
             and request.drafts.limit(rows.length[slot])
-        )
+        }
+        return self._turns.choose(wanting, len(rows.order), self.steps) if wanting else frozenset()
 
     def _add_decodes(self, draft: _Draft) -> list[int]:
         """Add every row with one token to compute; returns the rows with more that have a page for one, by rank."""
-        rows, size = self._rows, self._limits.page_tokens
+        rows = self._rows
         computed, length, known, max_length = rows.computed, rows.length, rows.known, rows.max_length
-        capacity, drop_at, last_token, epochs = rows.capacity, rows.drop_at, rows.last_token, rows.epochs
+        capacity, last_token = rows.capacity, rows.last_token
         slots, starts, tokens = draft.slots, draft.starts, draft.tokens
         prefilling: list[int] = []
         for slot in rows.order.copy():
             start, end = computed[slot], length[slot]
-            if end - start > 1:
-                if start < capacity[slot] or self._grow(slot):
-                    prefilling.append(slot)
-            elif start < end < max_length[slot] and (end <= capacity[slot] or self._grow(slot)):
+            # A row has nothing to compute when its last token is planned, or when it left in this loop.
+            works = start < end < max_length[slot] and (start < capacity[slot] or self._grow(slot))
+            if works and end - start > 1:
+                prefilling.append(slot)
+            elif works:
                 slots.append(slot)
                 starts.append(start)
                 tokens.append(last_token[slot] if known[slot] == end else TOKEN_ON_DEVICE)
                 computed[slot] = end
                 length[slot] = end + 1
-                if end % size == 0:
-                    draft.filled.append((slot, epochs[slot], start // size, end))
-                if end >= drop_at[slot]:
-                    draft.fallen.append((slot, epochs[slot], end))
-        draft.decodes = len(slots)
+        self._note_decodes(draft)
+        return prefilling
+
+    def _note_decodes(self, draft: _Draft) -> None:
+        """Complete the arrays of decodes; note which of them fill a page, and which move a window past one."""
+        draft.decodes = len(draft.slots)
         draft.counts = [1] * draft.decodes
         draft.samples = [True] * draft.decodes
         draft.fresh = [None] * draft.decodes
-        return prefilling
+        rows, size = self._rows, self._limits.page_tokens
+        epochs, drop_at = rows.epochs, rows.drop_at
+        ends = [(slot, start + 1) for slot, start in zip(draft.slots, draft.starts, strict=True)]
+        draft.filled = [(slot, epochs[slot], (end - 1) // size, end) for slot, end in ends if end % size == 0]
+        draft.fallen = [(slot, epochs[slot], end) for slot, end in ends if end >= drop_at[slot]]
 
     def _add_chunk(self, draft: _Draft, slot: int, budget: int, fresh: SlotStart | None) -> int:
         """Add up to `budget` known tokens of a row, as far as it gets pages; returns how many."""
@@ -208,18 +219,21 @@ class Planner:
     def _add_drafts(self, draft: _Draft, wanted: frozenset[int], budget: int) -> None:
         """Let decodes draft with the budget that is left and pages that are free."""
         rows = self._rows
+        probes = False
         for row, slot in enumerate(draft.slots[: draft.decodes]):
             request = rows.requests[slot]
             if slot not in wanted or request is None or request.drafts is None:
                 continue
             # Here `computed` is the length of what is known: the row's own token counts as computed already.
             length = rows.computed[slot]
-            most = min(request.drafts.limit(length), budget, rows.max_length[slot] - length - 1)
+            most = min(request.drafts.limit(length, draft.decodes), budget, rows.max_length[slot] - length - 1)
             limit = max(0, self._extend(slot, length + most, reserve=0) - length)
             draft.limits[row] = limit
             budget -= limit
             if not limit:
                 request.drafts.postpone(length)
+            probes |= not request.drafts.pays(draft.decodes)
+        self._turns.note(probes, draft.decodes, self.steps)
 
     def _extend(self, slot: int, end: int, reserve: int) -> int:
         """Give a row free pages for positions below `end`, but for `reserve`; returns up to where it has them."""

@@ -74,6 +74,36 @@ def test_rows_that_guess_badly_rest_and_probe_more_and_more_rarely() -> None:
     assert sum(found) <= 0.03 * len(found), "computed in vain"
 
 
+def test_many_rows_that_guess_badly_probe_together_and_rarely() -> None:
+    drive = Drive(replace(LONG, max_running=8, max_batch_tokens=64), acceptance=0.0)
+    for n in range(1, 9):
+        drive.add(request(n, range(n, n + 4), max_new_tokens=100, speculation=NGRAM))
+    found = [sum(plan.draft_limits) for plan in (drive.step() for _ in range(100)) if plan is not None]
+    drafting = [step for step, limit in enumerate(found) if limit]
+    assert len(drafting) <= 8
+    assert min(later - earlier for earlier, later in pairwise(drafting)) >= 16
+    assert max(found) == 8, "one token each"
+
+
+def test_many_rows_that_guess_well_draft_in_every_step() -> None:
+    drive = Drive(replace(LONG, max_running=8, max_batch_tokens=64), acceptance=1.0)
+    for n in range(1, 9):
+        drive.add(request(n, range(n, n + 4), max_new_tokens=100, speculation=NGRAM))
+    found = [plan.draft_limits for plan in (drive.step() for _ in range(12)) if plan is not None]
+    assert found[1] == (1,) * 8, "the first step probes"
+    assert all(limits == (4,) * 8 for limits in found[4:])
+
+
+@pytest.mark.parametrize(("rows", "limits"), [(1, [2, 4, 4]), (8, [1, 2, 4]), (16, [1, 1, 1, 2, 4]), (64, [1] * 5)])
+def test_the_share_that_must_be_accepted_grows_with_the_rows(rows: int, limits: list[int]) -> None:
+    state = DraftState(NGRAM)
+    found = []
+    for _ in limits:
+        found.append(state.limit(10, rows))
+        state.note(found[-1], found[-1], found[-1], 10)
+    assert found == limits
+
+
 def test_a_probe_that_hits_ends_the_rest() -> None:
     drive = Drive(LONG, acceptance=0.0)
     drive.add(request(1, max_new_tokens=500, speculation=NGRAM))
