@@ -70,11 +70,12 @@ class KvCache:
 
     def _key_view(self, part: torch.Tensor) -> torch.Tensor:
         """[pages, kv_heads, tiles, head_dim / pair, 16, pair] of the K part of pages."""
-        return part.unflatten(2, (-1, self.head_dim // self._per_word, SUBTILE_TOKENS, self._per_word))
+        words = self.head_dim // self._per_word
+        return part.view(*part.shape[:2], -1, words, SUBTILE_TOKENS, self._per_word)
 
     def _value_view(self, part: torch.Tensor) -> torch.Tensor:
         """[pages, kv_heads, tokens / pair, head_dim, pair] of the V part of pages."""
-        return part.unflatten(2, (-1, self.head_dim, self._per_word))
+        return part.view(*part.shape[:2], -1, self.head_dim, self._per_word)
 
 
 def page_bytes(kv_heads: int, page_tokens: int, head_dim: int, dtype: torch.dtype) -> int:

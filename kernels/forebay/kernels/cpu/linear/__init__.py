@@ -2,8 +2,8 @@
 
 Weights are packed once by `pack_linear` (packing.py). bf16 weights read bf16 activations and add in fp32; int8 and int4
 weights read int8 activations with a scale for each 64 inputs. Bit-invariant for every kind: each output is summed in
-one fixed order of k whatever the number of rows and threads. The kinds' results differ between CPUs with and without avx512_bf16
-(another order of rounding inside a pair) and, for int8 and int4, only in the last fp32 rounding.
+one fixed order of k whatever the number of rows and threads. Between CPUs results differ in the rounding of fp32 sums
+only, and for bf16 in the order of rounding inside a pair where the CPU has avx512_bf16.
 """
 
 import torch
