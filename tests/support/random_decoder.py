@@ -41,6 +41,12 @@ class RandomDecoder:
     caches: tuple[cpu.KvCache, ...]
     page_tokens: int
 
+    @staticmethod
+    def plain_step(tokens: int) -> cpu.Step:
+        """A step of one row without pages, for ops that know rows only."""
+        zeros = np.zeros(tokens, dtype=np.int64)
+        return cpu.Step(zeros, zeros, zeros[:0], zeros[:0], ())
+
     def step(self, contexts: list[int], counts: list[int], seed: int = 0) -> cpu.Step:
         """Rows of which the last `counts[r]` tokens of `contexts[r]` are in this step; each row's last is sampled."""
         generator = np.random.default_rng(seed)
