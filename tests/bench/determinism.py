@@ -1,7 +1,7 @@
 """What `determinism: batch_invariant` costs: steps of the same work under both settings, interleaved.
 
-Each setting gets its own executor of the real small model. Rounds alternate between them, and the median step of each
-counts, so that other work on the machine slows both alike. Writes `results/determinism.json`.
+Each setting gets its own executor of the real small model on one thread. Rounds alternate between them, and the median
+of the thread's own CPU time counts, so that other work on the machine hardly does. Writes `results/determinism.json`.
 """
 
 import argparse
@@ -31,7 +31,7 @@ SHAPES = {"decode of 1 row": (1, 1, 230), "decode of 32 rows": (32, 1, 230), "pr
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds of a step under both settings, and their ratio."""
+    """CPU milliseconds of a step under both settings, and their ratio."""
 
     work: str
     dtype: str
@@ -40,11 +40,11 @@ class Cost:
     ratio: float
 
 
-def executor(dtype: str, determinism: str, threads: int) -> Executor:
+def executor(dtype: str, determinism: str) -> Executor:
     """The real small model under one setting."""
     path = smollm2_gguf()
     compute = choose_compute(dtype, cpu_features(), "cpu", determinism)
-    return build_executor(path, read_config(path), compute, ExecutorSizes((512,), PAGE_TOKENS, 32, 512, threads))
+    return build_executor(path, read_config(path), compute, ExecutorSizes((512,), PAGE_TOKENS, 32, 512, threads=1))
 
 
 def work(rows: int, count: int, start: int) -> StepInputs:
@@ -65,17 +65,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtypes", default="bf16,int8")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(1)
     costs = []
     for dtype in arguments.dtypes.split(","):
-        sides = [executor(dtype, setting, arguments.threads) for setting in ("default", "batch_invariant")]
+        sides = [executor(dtype, setting) for setting in ("default", "batch_invariant")]
         for name, shape in SHAPES.items():
             costs.append(cost(name, dtype, sides, work(*shape), arguments.rounds))
             print(costs[-1], flush=True)
     document = {
-        "machine": f"{cpu_features().model_name}, {arguments.threads} threads, {platform.system()}",
+        "machine": f"{cpu_features().model_name}, 1 thread, {platform.system()}",
         "load_average": os.getloadavg()[0],
         "costs": [asdict(found) for found in costs],
     }
@@ -87,9 +86,9 @@ def cost(name: str, dtype: str, sides: list[Executor], inputs: StepInputs, round
     times: list[list[float]] = [[], []]
     for _ in range(rounds):
         for side, found in zip(sides, times, strict=True):
-            began_s = time.perf_counter()
+            began_s = time.thread_time()
             side.logits(inputs)
-            found.append(1000 * (time.perf_counter() - began_s))
+            found.append(1000 * (time.thread_time() - began_s))
     if not torch.equal(sides[0].logits(inputs), sides[1].logits(inputs)):
         raise SystemExit(f"{name}, {dtype}: the settings give different logits")
     default, invariant = (statistics.median(found) for found in times)
