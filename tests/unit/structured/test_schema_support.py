@@ -1,5 +1,6 @@
 """What a schema may say: everything else is a refusal that names the keyword and its place."""
 
+import functools
 import json
 import re
 from typing import Any
@@ -10,12 +11,18 @@ from forebay.contract.errors import InvalidRequest
 from forebay.engine.structured.compile import grammar_terms
 from forebay.engine.structured.ecma import BadPattern, pattern_term
 from forebay.engine.structured.schema_check import SUPPORTED
+from forebay.engine.structured.vocabulary import Vocabulary
 from grammar_walk import Walker, schema_source
+
+
+@functools.cache
+def vocabulary() -> Vocabulary:
+    return Walker.small().vocabulary
 
 
 def refusal(schema: Any) -> str:
     with pytest.raises(InvalidRequest) as caught:
-        grammar_terms(schema_source(schema))
+        grammar_terms(schema_source(schema), vocabulary())
     assert caught.value.param == "schema"
     return caught.value.message
 
@@ -82,8 +89,10 @@ def test_an_unsupported_keyword_is_named_with_its_pointer_wherever_it_stands(key
             {"$defs": {"a": {"properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}}, "$ref": "#/$defs/a"},
             "no value",
         ),
-        ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "no value"),
+        ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "back to itself"),
         ({"type": "object", "minProperties": 3}, "minProperties"),
+        ({"type": "string", "pattern": "^aa$", "maxLength": 1}, "no value"),
+        ({"type": "string", "allOf": [{"pattern": "^a"}, {"pattern": "^b"}]}, "no value"),
         ({"propertyNames": {"anyOf": [{"maxLength": 1}]}}, "propertyNames"),
         (False, "no value"),
     ],

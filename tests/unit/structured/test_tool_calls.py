@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forebay.engine.structured.source import GrammarSource, SourceKind
@@ -43,6 +43,7 @@ def read(
 
 
 @given(st.lists(st.integers(1, 9), max_size=60))
+@settings(deadline=None)
 def test_the_pieces_of_the_text_do_not_matter(pieces: list[int]) -> None:
     content, calls, parser = read(f"I look it up.\n{CALL}\n{SECOND}\n", pieces)
     assert content == "I look it up."
@@ -55,6 +56,7 @@ def test_the_pieces_of_the_text_do_not_matter(pieces: list[int]) -> None:
 
 
 @given(st.text("<tol_cal>/ \nab{}", max_size=60), st.lists(st.integers(1, 5), max_size=40))
+@settings(deadline=None)
 def test_text_without_calls_comes_out_as_it_is(text: str, pieces: list[int]) -> None:
     if "<tool_call>" not in text:
         content, calls, parser = read(text, pieces)

@@ -25,9 +25,9 @@ from forebay.engine.structured.terms import Lexeme, Term
 from forebay.engine.structured.vocabulary import Vocabulary
 
 
-def grammar_terms(source: GrammarSource) -> tuple[dict[str, Term], Term]:
+def grammar_terms(source: GrammarSource, vocabulary: Vocabulary) -> tuple[dict[str, Term], Term]:
     """Rules and start of a source that is lowered by us; `InvalidRequest` names what is not supported."""
-    lowering = Lowering(source.bounds)
+    lowering = Lowering(source.bounds, lambda term: llguidance_matcher.is_empty(vocabulary, lark_grammar({}, term)))
     try:
         start = _START[source.kind](lowering, source)
     except RecursionError:
@@ -111,7 +111,7 @@ def compile_source(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
 
 
 def _llguidance(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
-    grammar = source.text if source.kind not in _START else lark_grammar(*grammar_terms(source))
+    grammar = source.text if source.kind not in _START else lark_grammar(*grammar_terms(source, vocabulary))
     prototype = llguidance_matcher.build(vocabulary, grammar)
     llguidance_matcher.LlguidanceMatcher(prototype, vocabulary, ()).fill(np.zeros(vocabulary.words, np.int32))
     return Compiled("llguidance", grammar)
@@ -121,7 +121,7 @@ def _xgrammar(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
     import xgrammar  # noqa: PLC0415 - imports torch and transformers, only for its own grammars
 
     narrow = replace(source, bounds=replace(source.bounds, whitespace=min(source.bounds.whitespace, 1)))
-    grammar = source.text if source.kind not in _START else ebnf_grammar(*grammar_terms(narrow))
+    grammar = source.text if source.kind not in _START else ebnf_grammar(*grammar_terms(narrow, vocabulary))
     compiler = xgrammar.GrammarCompiler(vocabulary.xgrammar, max_threads=1, cache_enabled=False)
     try:
         compiled = compiler.compile_grammar(grammar)

@@ -18,6 +18,7 @@ from forebay.engine.structured.terms import (
     Term,
     Text,
     Without,
+    is_composed,
 )
 
 
@@ -70,7 +71,7 @@ class LarkWriter:
         return name
 
     def _expression(self, term: Term) -> str:
-        if not _is_composed(term):
+        if not is_composed(term):
             return f"/{regex(term)}/"
         match term:
             case Both(left, right):
@@ -94,23 +95,11 @@ def _runs(items: tuple[Term, ...]) -> list[tuple[Term, ...]]:
     """Plain neighbours together, composed items alone."""
     runs: list[tuple[Term, ...]] = []
     for item in items:
-        if runs and not _is_composed(item) and not _is_composed(runs[-1][-1]):
+        if runs and not is_composed(item) and not is_composed(runs[-1][-1]):
             runs[-1] = (*runs[-1], item)
         else:
             runs.append((item,))
     return runs
-
-
-def _is_composed(term: Term) -> bool:
-    """Whether a term has an intersection or difference in it."""
-    match term:
-        case Both() | Without():
-            return True
-        case Seq(items) | Alt(items):
-            return any(map(_is_composed, items))
-        case Repeat(item, _, _) | Lexeme(item):
-            return _is_composed(item)
-    return False
 
 
 def regex(term: Term) -> str:

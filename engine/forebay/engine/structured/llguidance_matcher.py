@@ -17,8 +17,27 @@ _LEXER_STATES = 60_000
 _INITIAL_FUEL = 4_000_000
 
 
+def is_empty(vocabulary: Vocabulary, grammar: str) -> bool:
+    """Whether a grammar of one lexeme has no text; raises `GrammarFault` when it is too complex to tell."""
+    matcher = _prototype(vocabulary, grammar)
+    matcher.compute_bitmask()
+    if matcher.is_error() and not matcher.get_error().startswith("NoExtension"):
+        raise GrammarFault(f"the grammar does not compile: {matcher.get_error()}")
+    return bool(matcher.is_error())
+
+
 def build(vocabulary: Vocabulary, grammar: str) -> Any:
     """The prototype `LLMatcher` of a grammar's text; raises `GrammarFault` when it does not compile."""
+    matcher = _prototype(vocabulary, grammar)
+    if not matcher.is_error():
+        # What the first mask finds out about the grammar is shared by all copies.
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        raise GrammarFault(f"the grammar does not compile: {matcher.get_error()}")
+    return matcher
+
+
+def _prototype(vocabulary: Vocabulary, grammar: str) -> Any:
     import llguidance  # noqa: PLC0415 - only for structured output
 
     limits = llguidance.LLParserLimits(
@@ -29,13 +48,7 @@ def build(vocabulary: Vocabulary, grammar: str) -> Any:
         initial_lexer_fuel=_INITIAL_FUEL,
         verbose_errors=False,
     )
-    matcher = llguidance.LLMatcher(vocabulary.llguidance, grammar, log_level=0, limits=limits)
-    if not matcher.is_error():
-        # What the first mask finds out about the grammar is shared by all copies.
-        matcher.compute_bitmask()
-    if matcher.is_error():
-        raise GrammarFault(f"the grammar does not compile: {matcher.get_error()}")
-    return matcher
+    return llguidance.LLMatcher(vocabulary.llguidance, grammar, log_level=0, limits=limits)
 
 
 class LlguidanceMatcher:

@@ -7,7 +7,7 @@ lowered exactly is an `InvalidRequest` that names the place. Runs in the compile
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ from forebay.engine.structured.terms import (
     Text,
     alt,
     both,
+    is_composed,
     lengths,
     repeat,
     seq,
@@ -56,8 +57,11 @@ _NO_SCOPE: Final[Scope] = {}
 class Lowering:
     """One grammar being made out of one or more schemas. `rules` are the named rules so far."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, is_empty: Callable[[Term], bool]) -> None:
+        """`is_empty` decides whether a composed lexeme has no text at all."""
         self.bounds = bounds
+        self._is_empty = is_empty
+        self._empty: dict[Term, bool] = {}
         self.marks = Marks(bounds.whitespace)
         self.rules: dict[str, Term] = {}
         self._places = 0
@@ -69,6 +73,7 @@ class Lowering:
         references = References(root, param)
         for ref, place in check.refs:
             references.target(ref, place)
+        references.refuse_loops()
         term = SchemaLowering(self, references, param).value((Located(root, "#"),), _NO_SCOPE)
         if term is None:
             raise InvalidRequest(f"{param}: no value satisfies this schema within the bounds", param=param)
@@ -123,6 +128,16 @@ class Lowering:
     def fresh(self, body: Term | None) -> Term | None:
         """The term under a name of its own, so that it is written once."""
         return body if body is None or isinstance(body, Rule | Lexeme) else self.rule(f"r{len(self.rules)}", body)
+
+    def inhabited(self, strings: Term | None) -> Term | None:
+        """The regular term, or None when none of its strings can be written."""
+        written = json_text.quoted(strings)
+        if written is None or not is_composed(written):
+            return None if written is None else strings
+        if written not in self._empty:
+            self.count_place()
+            self._empty[written] = self._is_empty(written)
+        return None if self._empty[written] else strings
 
     def count_place(self) -> None:
         """Bounds the work on schemas that multiply when they are joined."""
@@ -290,7 +305,7 @@ class SchemaLowering:
             return None
         shortest, longest = lengths(found)
         is_within = shortest >= low and (stated is None or longest <= high)
-        return found if is_within else both(found, within)
+        return self.whole.inhabited(found if is_within else both(found, within))
 
     def pattern_term_at(self, pattern: str, pointer: str, longest: int) -> Term | None:
         """Strings in which a pattern is found; `InvalidRequest` when it is not supported."""

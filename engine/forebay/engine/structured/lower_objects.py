@@ -152,6 +152,7 @@ class ObjectLowering:
         return tuple(found)
 
     def _member(self, key: Term | None, governing: Conjunction, scope: Scope) -> Term | None:
+        key = self._owner.whole.inhabited(key)
         if key is None:
             return None
         return seq(self._owner.whole.marks.key(key), self._owner.value(governing, scope))

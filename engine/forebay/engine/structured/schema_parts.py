@@ -238,6 +238,15 @@ class References:
         left = scope.get(cycle, most * self._sizes[cycle])
         return {cycle: left - 1} if left > 0 else None
 
+    def refuse_loops(self) -> None:
+        """Refuse references that lead back to themselves without going into a member or an item."""
+        here: dict[str, set[str]] = {}
+        for ref in self._cycle:
+            here[ref] = set(_refs_in_place(self.target(ref, "#").schema)) & self._cycle.keys()
+        for ref in here:
+            if ref in _reachable(here, ref):
+                raise self._problem(ref, "$ref leads back to itself without going into a member or an item")
+
     def _find_cycles(self, graph: Mapping[str, set[str]]) -> None:
         """Number the cycles: references that reach each other share a number."""
         reach = {ref: _reachable(graph, ref) for ref in graph}
@@ -261,6 +270,16 @@ def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
             found.add(ref)
             open_refs += graph[ref] - found
     return found
+
+
+def _refs_in_place(schema: Any) -> Iterator[str]:
+    """References that govern the same value as the subschema does."""
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            yield schema["$ref"]
+        for keyword in ("allOf", "anyOf", "oneOf"):
+            for inner in schema.get(keyword, ()):
+                yield from _refs_in_place(inner)
 
 
 def _refs(schema: Any) -> Iterator[str]:

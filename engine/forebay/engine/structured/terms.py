@@ -188,3 +188,15 @@ def lengths(term: Term) -> tuple[int, int]:
             return max(lows), min(highs)
         case _:
             raise TypeError("only bounded regular terms have a length")
+
+
+def is_composed(term: Term) -> bool:
+    """Whether a term has an intersection or difference in it."""
+    match term:
+        case Both() | Without():
+            return True
+        case Seq(items) | Alt(items):
+            return any(map(is_composed, items))
+        case Repeat(item, _, _) | Lexeme(item):
+            return is_composed(item)
+    return False
