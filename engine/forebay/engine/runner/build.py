@@ -3,7 +3,7 @@
 Called once by the core process, and by tests and tools that want a model without a server.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,12 +11,13 @@ import torch
 from forebay.contract.errors import InvalidSpec
 from forebay.engine.cpu.executor import CpuExecutor
 from forebay.engine.cpu.memory import return_free_memory
+from forebay.engine.cpu.support import cpu_problem
 from forebay.engine.loader.checkpoint import read_config
 from forebay.engine.loader.metadata import ModelConfig
 from forebay.engine.models.executors import build_torch_executor
 from forebay.engine.models.registry import open_decoder
 from forebay.engine.request import DraftKind
-from forebay.engine.runner.compute import Compute
+from forebay.engine.runner.compute import Compute, cpu_features
 from forebay.engine.runner.executor import Executor, ExecutorSizes
 from forebay.engine.runner.runner import StepRunner, no_grammar
 from forebay.engine.runner.slots import OpenGrammar
@@ -74,16 +75,23 @@ def build_runner(
 
 def _model_drafter(path: Path, target: ModelConfig, compute: Compute, sizes: ExecutorSizes) -> ModelDrafter:
     config = read_config(path)
-    if config.vocab != target.vocab:
-        raise InvalidSpec(
-            f"the draft model has {config.vocab} tokens and the model {target.vocab}: they must share a tokenizer",
-            field="draft_model",
-        )
-    if config.max_positions < target.max_positions:
-        raise InvalidSpec(
-            f"the draft model takes {config.max_positions} positions and the model {target.max_positions}",
-            field="draft_model",
-        )
-    if [group.window_tokens for group in (*config.layer_groups, target.layer_groups[0])] != [0, 0]:
-        raise InvalidSpec("draft and model must have full attention, the draft in all layers", field="draft_model")
-    return ModelDrafter(build_executor(path, config, compute, sizes), (0,), min(_CATCH_UP_TOKENS, sizes.max_tokens))
+    problem = _misfit(config, target)
+    if not problem and compute.kernels == "cpu":
+        problem = cpu_problem(config, cpu_features(), compute.matmul, sizes.page_tokens)
+    if problem:
+        raise InvalidSpec(f"the draft model cannot serve this model: {problem}", field="draft_model")
+    executor = build_executor(path, config, compute, replace(sizes, pages=sizes.pages[:1]))
+    return ModelDrafter(executor, (0,), min(_CATCH_UP_TOKENS, sizes.max_tokens))
+
+
+def _misfit(draft: ModelConfig, target: ModelConfig) -> str:
+    """Why `draft` cannot propose for `target`; empty when it can."""
+    if draft.vocab != target.vocab:
+        return f"it has {draft.vocab} tokens and the model {target.vocab}; they must share a tokenizer"
+    if draft.max_positions < target.max_positions:
+        return f"it takes {draft.max_positions} positions and the model {target.max_positions}"
+    if len(draft.layer_groups) > 1 or draft.layer_groups[0].window_tokens:
+        return "its layers do not all have full attention"
+    if target.layer_groups[0].window_tokens:
+        return "the model has no layer with full attention, whose pages the draft would use"
+    return ""

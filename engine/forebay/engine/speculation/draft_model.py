@@ -43,8 +43,7 @@ class _Sequence:
             self._tokens = np.concatenate((self._tokens, np.zeros(end, dtype=np.int64)))
         self._tokens[self.length : end] = tokens
         self.length = end
-        # The last token is always computed again, for its logits.
-        self.computed = min(self.computed + agreeing, end - 1)
+        self.computed += agreeing
         self.ahead = []
 
     def slice(self, count: int) -> IntArray:
@@ -118,6 +117,9 @@ class ModelDrafter:
         counts = []
         for row in rows:
             sequence = self._sequences[row.slot]
+            if row.limit:
+                # The last token is computed again if need be: its logits are the first proposal.
+                sequence.computed = min(sequence.computed, sequence.length - 1)
             missing = min(sequence.length, row.covered) - sequence.computed
             counts.append(max(0, min(missing, budget)) if row.limit or row.prefill else 0)
             budget -= counts[-1]
