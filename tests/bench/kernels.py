@@ -12,7 +12,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -87,6 +87,12 @@ def linear_tape(library: cpu.CpuLibrary, weights: list[torch.Tensor], kind: cpu.
     return cpu.Tape(library, ops, rows)
 
 
+def call_all(function: Callable[..., object], pairs: Sequence[tuple[object, object]]) -> None:
+    """The function on every pair of input and weight."""
+    for x, weight in pairs:
+        function(x, weight)
+
+
 def linear_beside_torch(library: cpu.CpuLibrary, rows: int, seconds: float) -> dict[str, Figures]:
     """The 4 matrices of 30 layers (6 for many rows, times 5) in every kind, beside torch's bf16 and dynamic int8."""
     layers = 30 if rows <= 32 else 6
@@ -95,11 +101,11 @@ def linear_beside_torch(library: cpu.CpuLibrary, rows: int, seconds: float) -> d
     candidates: dict[str, Callable[[], object]] = {}
     for kind in (cpu.NumberKind.BF16, cpu.NumberKind.INT8, cpu.NumberKind.INT4):
         candidates[kind.name.lower()] = partial(linear_tape(library, weights, kind, rows).run, step)
-    inputs = {k: torch.randn(rows, k) for k in (576, 1536)}
-    halves = [(inputs[weight.shape[1]].bfloat16(), weight.bfloat16()) for weight in weights]
-    candidates["torch bf16"] = lambda: [functional.linear(x, weight) for x, weight in halves]
-    packed = [(inputs[weight.shape[1]], torch_int8(weight)) for weight in weights]
-    candidates["torch int8"] = lambda: [torch.ops.quantized.linear_dynamic(x, weight) for x, weight in packed]
+    inputs = [torch.randn(rows, weight.shape[1]) for weight in weights]
+    halves = [(x.bfloat16(), weight.bfloat16()) for x, weight in zip(inputs, weights, strict=True)]
+    packed = [(x, torch_int8(weight)) for x, weight in zip(inputs, weights, strict=True)]
+    candidates["torch bf16"] = partial(call_all, functional.linear, halves)
+    candidates["torch int8"] = partial(call_all, torch.ops.quantized.linear_dynamic, packed)
     found = take_turns(candidates, seconds)
     return {name: {key: round(value * 30 / layers, 3) for key, value in ms.items()} for name, ms in found.items()}
 
