@@ -4,7 +4,7 @@ A chunk's unchanging parts are rendered once for a stream, since a chunk is made
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -59,6 +59,17 @@ def _message(answer: Answer) -> dict[str, Any]:
             for call in answer.calls
         ]
     return message
+
+
+def _merged(pieces: Sequence[CallPiece]) -> list[CallPiece]:
+    """One piece for each call: clients take no more than one for a call out of a chunk."""
+    merged: list[CallPiece] = []
+    for piece in pieces:
+        if merged and merged[-1].place == piece.place:
+            merged[-1] = replace(merged[-1], arguments=merged[-1].arguments + piece.arguments)
+        else:
+            merged.append(piece)
+    return merged
 
 
 def _call_delta(piece: CallPiece) -> dict[str, Any]:
@@ -147,7 +158,7 @@ class ChunkWriter:
         if delta.text or logprobs is not None:
             events += self._chunk(delta.index, {"delta": {"content": delta.text}}, logprobs, None)
         if delta.calls:
-            calls = [_call_delta(piece) for piece in delta.calls]
+            calls = [_call_delta(piece) for piece in _merged(delta.calls)]
             events += self._chunk(delta.index, {"delta": {"tool_calls": calls}}, None, None)
         if delta.outcome is not None:
             events += self._chunk(delta.index, {"delta": {}}, None, delta.outcome)

@@ -15,6 +15,7 @@ import orjson
 from aiohttp import web
 
 from forebay.contract.errors import InvalidRequest
+from forebay.engine.loader.metadata import Pooling
 from forebay.engine.messages import Add
 from forebay.engine.request import RequestKind, SamplingParams
 from forebay.engine.server.choices import ended_without_answer
@@ -37,7 +38,7 @@ def embeddings_handler(service: Service) -> Handler:
         with watched(service, _ENDPOINT, request) as watch:
             client, limits = watch.client, service.loaded().limits
             parsed = parse_embed(parse_object(await read_body(request, service.config.body_seconds)), limits)
-            _check_pooling(service)
+            pooling = _served_pooling(service)
             watch.phase = "prepare"
             prompts = await _encode(service, parsed)
             watch.prompt_tokens = sum(map(len, prompts))
@@ -47,13 +48,15 @@ def embeddings_handler(service: Service) -> Handler:
             service.metrics.prompt_tokens.inc(by=watch.prompt_tokens)
             service.metrics.cached_tokens.inc(by=cached)
             watch.outcome = "stop"
+        if pooling.normalise:
+            vectors = [unit_length(vector) for vector in vectors]
         body = orjson.dumps(_document(parsed, vectors, watch.prompt_tokens))
         return web.Response(body=body, content_type="application/json")
 
     return handle
 
 
-def _check_pooling(service: Service) -> None:
+def _served_pooling(service: Service) -> Pooling:
     pooling = service.pooling
     if pooling is None:
         raise InvalidRequest(
@@ -61,6 +64,7 @@ def _check_pooling(service: Service) -> None:
         )
     if pooling.kind != _SERVED_POOLING:
         raise InvalidRequest(f"model: pools by {pooling.kind}, this engine by {_SERVED_POOLING} token", param="model")
+    return pooling
 
 
 async def _encode(service: Service, parsed: EmbedRequest) -> list[list[int]]:
@@ -118,8 +122,7 @@ def _document(parsed: EmbedRequest, vectors: Sequence[Sequence[float]], tokens: 
     return {
         "object": "list",
         "data": [
-            {"object": "embedding", "index": index, "embedding": shape(unit_length(vector))}
-            for index, vector in enumerate(vectors)
+            {"object": "embedding", "index": index, "embedding": shape(vector)} for index, vector in enumerate(vectors)
         ],
         "model": parsed.model,
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},

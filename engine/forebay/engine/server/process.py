@@ -24,7 +24,7 @@ from forebay.contract.versions import VERSION
 from forebay.engine.channel import open_api_channel
 from forebay.engine.config import Environment
 from forebay.engine.limits import PoolGroup
-from forebay.engine.loader.checkpoint import ModelConfig, read_tokenizer
+from forebay.engine.loader.checkpoint import ModelConfig, Pooling, read_pooling, read_tokenizer
 from forebay.engine.messages import Start
 from forebay.engine.resolve import Resolved
 from forebay.engine.runner.compute import Compute
@@ -182,11 +182,11 @@ async def _open_port(runner: web.AppRunner, service: Service, listener: socket.s
 
 
 async def _load_text(setup: EngineSetup, service: Service) -> None:
-    def load() -> tuple[TextCodec, tuple[int, ...]]:
+    def load() -> tuple[TextCodec, tuple[int, ...], Pooling | None]:
         source = read_tokenizer(setup.model_path)
-        return TextCodec(source), source.eos_ids
+        return TextCodec(source), source.eos_ids, read_pooling(setup.model_path)
 
-    codec, eos_ids = await asyncio.to_thread(load)
+    codec, eos_ids, service.pooling = await asyncio.to_thread(load)
     service.set_text(codec, eos_ids, setup.model.vocab)
     if eos_ids:
         config = service.config
