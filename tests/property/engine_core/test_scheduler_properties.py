@@ -105,12 +105,19 @@ def check_plan(drive: Drive, plan: StepPlan) -> None:
     assert sum(plan.counts) + sum(plan.draft_limits) <= limits.max_batch_tokens
     assert len(set(plan.slots)) == rows <= limits.max_running
     assert all(plan.counts[row] == 1 for row in range(plan.tokens.count(TOKEN_ON_DEVICE)))
-    if any(plan.draft_limits):
-        assert len(drive.launched) == 1, "a step with drafts runs alone"
-        drafting = [row for row, limit in enumerate(plan.draft_limits) if limit]
-        assert all(plan.counts[row] == 1 and plan.samples[row] for row in drafting)
+    check_drafts(drive, plan)
     for number in range(len(limits.groups)):
         check_tables(drive, plan, number)
+
+
+def check_drafts(drive: Drive, plan: StepPlan) -> None:
+    """Rows that may draft are decodes of a step that runs alone, and never go beyond their last token."""
+    drafting = [row for row, limit in enumerate(plan.draft_limits) if limit]
+    assert not drafting or len(drive.launched) == 1, "a step with drafts runs alone"
+    assert all(plan.counts[row] == 1 and plan.samples[row] for row in drafting)
+    # The last token of a request is never computed, so no position from there on needs a place.
+    most = [drive.scheduler._rows.max_length[slot] - 2 for slot in plan.slots]
+    assert all(plan.starts[row] + plan.draft_limits[row] <= most[row] for row in drafting)
 
 
 def visible(limits: SchedulerLimits, plan: StepPlan, group: int, row: int) -> tuple[int, ...]:
@@ -149,6 +156,18 @@ def check_rest(drive: Drive) -> None:
         assert len(rows.tables[number][slot]) <= limits.pages_for(rows.length[slot])
         first = first_visible_block(rows.computed[slot], group.window_tokens, limits.page_tokens)
         assert rows.firsts[number][slot] == first
+
+
+def check_promises(drive: Drive) -> None:
+    """Where nothing may be evicted, what rows have or were promised of a window group fits it."""
+    rows, limits = drive.scheduler._rows, drive.limits
+    if limits.admission is not AdmissionPolicy.GUARANTEED_NO_EVICT:
+        return
+    assert drive.scheduler.load().preemptions == 0
+    for number, group in enumerate(limits.groups):
+        promised = {slot: limits.resident_pages(group, rows.max_length[slot] - 1) for slot in rows.order}
+        taken = sum(max(rows.page_count(number, slot), pages) for slot, pages in promised.items())
+        assert not group.window_tokens or taken <= group.pages
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -214,8 +233,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for pool, group in zip(load.pools, self.drive.limits.groups, strict=True):
             assert pool.free + pool.used + pool.held == pool.total == group.pages
         assert load.running <= self.drive.limits.max_running
-        if self.drive.limits.admission is AdmissionPolicy.GUARANTEED_NO_EVICT:
-            assert load.preemptions == 0
+        check_promises(self.drive)
 
     @invariant()
     def no_page_that_a_step_in_flight_sees_is_free(self) -> None:
@@ -372,11 +390,10 @@ def test_any_shortage_ends_and_everyone_gets_all_tokens(
     for _ in range(count * 100):
         while len(drive.launched) < min(depth, limits.max_in_flight) and (plan := drive.launch()) is not None:
             check_plan(drive, plan)
+            check_promises(drive)
         if drive.launched:
             drive.commit()
         check_rest(drive)
     for new in added:
         assert drive.tokens[new.request_id] == sequential_tokens(new, VOCABULARY)
-    if limits.admission is AdmissionPolicy.GUARANTEED_NO_EVICT:
-        assert drive.scheduler.load().preemptions == 0
     drive.assert_at_rest()
