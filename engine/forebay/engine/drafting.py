@@ -21,7 +21,9 @@ MAX_REST_TOKENS: Final = 128
 EMPTY_REST_TOKENS: Final = 4
 """Plain tokens after a step without a proposal: such a step cannot overlap with the next, so not every one asks."""
 _WEIGHT: Final = 0.35
-_FIRST_SHARE: Final = 0.5
+_FIRST_SHARE: Final = 0.6
+_HALF_PAID_ROWS: Final = 3
+"""Rows with which a verified token costs half of one computed plainly."""
 _FEW_ROWS: Final = 4
 _PROBE_STEPS_PER_ROW: Final = 2
 _MIN_GAIN: Final = {DraftKind.NGRAM: 0.35, DraftKind.MODEL: 0.6}
@@ -58,7 +60,7 @@ class DraftState:
 
     def pays(self, rows: int) -> bool:
         """Whether enough of its drafts are accepted for a step of `rows` rows."""
-        return self._share >= rows / (rows + _FEW_ROWS)
+        return self._share >= rows / (rows + _HALF_PAID_ROWS)
 
     def limit(self, length: int, rows: int = 1) -> int:
         """Tokens to draft for a row of `length` tokens in a step of `rows` rows; 0 while it rests, 1 to probe."""
