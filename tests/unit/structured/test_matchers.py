@@ -5,9 +5,10 @@ import time
 import numpy as np
 import pytest
 
+from forebay.engine.structured.after_reasoning import AfterReasoning
 from forebay.engine.structured.matcher import GrammarFault, Matcher
 from forebay.engine.structured.outcome import structured_end
-from forebay.engine.structured.reasoning import AfterReasoning, reasoning_end
+from forebay.engine.structured.reasoning import reasoning_end
 from forebay.engine.structured.source import GrammarSource, SourceKind
 from forebay.engine.structured.store import GrammarStore
 from forebay.engine.structured.vocabulary import Vocabulary

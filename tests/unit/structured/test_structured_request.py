@@ -1,5 +1,7 @@
 """The structured fields of a request body: what they become, and what is refused by name."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -117,3 +119,10 @@ def test_equal_sources_have_equal_digests_and_bounds_are_part_of_them() -> None:
     assert second is not None
     assert wider is not None
     assert first.source.digest == second.source.digest != wider.source.digest
+
+
+def test_the_api_process_pays_for_no_grammar_library() -> None:
+    script = "import sys, forebay.engine.server.process; print(sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    for heavy in ("'numpy'", "'torch'", "'llguidance'", "'xgrammar'", "'transformers'"):
+        assert heavy not in done.stdout

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from forebay.contract.errors import ForebayError
 from forebay.engine.structured import llguidance_matcher, xgrammar_matcher
+from forebay.engine.structured.after_reasoning import AfterReasoning
 from forebay.engine.structured.matcher import GrammarFault, Matcher
-from forebay.engine.structured.reasoning import AfterReasoning
 from forebay.engine.structured.vocabulary import Vocabulary
 
 MAX_GRAMMARS: Final = 4096
