@@ -104,7 +104,7 @@ def cases() -> dict[str, Callable[[], None]]:
         ),
         "decode, 2000 requests of 20 keys wait": steady(with_queue(decoding_scheduler(ONE_GROUP), 2000)),
         "decode, all rows may draft and rest": steady(decoding_scheduler(ONE_GROUP, drafts)),
-        "drafts in every step, all right": steady(decoding_scheduler(TWO_GROUPS, drafts), hits=4),
+        "all rows may draft and every draft is right": steady(decoding_scheduler(TWO_GROUPS, drafts), hits=4),
         "four requests end and four start in each step": churning(decoding_scheduler(ONE_GROUP)),
     }
 
