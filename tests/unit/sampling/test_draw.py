@@ -1,5 +1,7 @@
 """Filters and draws of one row of logits: borders, ties and odd inputs."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -100,3 +102,20 @@ def test_logits_that_are_not_numbers_still_give_a_token(broken: float) -> None:
 def test_temperature_reorders_nothing() -> None:
     logits = np.array([1.0, np.nextafter(np.float32(1.0), np.float32(2.0)), 0.0], dtype=np.float32)
     assert kept_ids(logits, SamplingParams(100.0, top_k=1)).tolist() == [1]
+
+
+@pytest.mark.parametrize("params", [SamplingParams(0.8), SamplingParams(0.8, 50), SamplingParams(0.8, top_p=0.9)])
+def test_a_draw_costs_a_fraction_of_sorting_the_row(params: SamplingParams) -> None:
+    """CPU time, in turns, medians: what other work the machine does must not decide."""
+    random = np.random.default_rng(4)
+    logits = (random.standard_normal(49_152) * 2).astype(np.float32)
+    logits[random.choice(49_152, 200, replace=False)] += random.exponential(4, 200).astype(np.float32) + 4
+    costs: dict[str, list[float]] = {"draw": [], "sort": []}
+    for number in random.random(31).tolist():
+        began_s = time.thread_time()
+        draw(logits, params, number)
+        drawn_s = time.thread_time()
+        np.argsort(logits)
+        costs["draw"].append(drawn_s - began_s)
+        costs["sort"].append(time.thread_time() - drawn_s)
+    assert sorted(costs["draw"])[15] * 3 < sorted(costs["sort"])[15]
