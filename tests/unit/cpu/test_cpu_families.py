@@ -5,6 +5,7 @@ weights: what remains is activations rounded to bf16 or int8, bounded here as me
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from cpu_build import drive, executor_of
 from forebay.engine.cpu.support import cpu_problem
 from forebay.engine.loader.checkpoint import read_config
 from forebay.engine.runner.compute import cpu_features
+from forebay.engine.runner.executor import StepInputs
 from model_build import FAMILIES, save_tiny
 
 LENGTHS = (90, 37, 3)
@@ -97,3 +99,21 @@ def test_hidden_states_equal_torch(tiny: Path) -> None:
         driven.add(0, prompts()[0])
         states.append(driven.run([{0: 50}, {0: 40}])[0])
     torch.testing.assert_close(states[1], states[0], rtol=1e-4, atol=3e-4)
+
+
+def test_a_step_that_samples_nothing_still_writes_its_tokens(tiny: Path) -> None:
+    executor = executor_of(tiny, "bf16", "cpu")
+    driven = drive(executor, tiny)
+    driven.add(0, prompts()[0])
+    whole = driven.run([{0: 90}])[0]
+    logits = executor.logits
+
+    def unsampled(inputs: StepInputs) -> torch.Tensor:
+        assert logits(replace(inputs, sampled=inputs.sampled[:0])).shape == (0, 512)
+        return torch.zeros(len(inputs.tokens), 512)
+
+    driven.add(1, prompts()[0])
+    driven.executor.logits = unsampled  # type: ignore[method-assign] # a step without wanted rows
+    driven.advance({1: 80})
+    driven.executor.logits = logits  # type: ignore[method-assign] # and the plain one again
+    assert torch.equal(driven.advance({1: 10})[1], whole[80:])
