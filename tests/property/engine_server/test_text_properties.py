@@ -6,6 +6,10 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forebay.engine.request import FinishReason
+from forebay.engine.server.choices import Choice
+from forebay.engine.server.core_client import End, Progress
+from forebay.engine.server.shapes import Outcome
 from forebay.engine.text import StopMatcher
 from text_build import byte_level_codec, fallback_codec
 
@@ -75,3 +79,23 @@ def test_no_more_is_held_back_than_could_become_a_stop_string(text: str, strings
             return
         held = seen[len(given_out) :]
         assert not held or any(stop.startswith(held) and stop != held for stop in strings)
+
+
+@given(token_ids, st.lists(stops.map(tuple), max_size=1), cuts, st.booleans())
+def test_an_answer_and_its_token_count_do_not_depend_on_how_tokens_come(
+    ids: list[int], strings: list[tuple[str, ...]], places: list[int], ends: bool
+) -> None:
+    def run(batches: list[list[int]]) -> tuple[str, int, list[int], Outcome | None]:
+        choice = Choice(0, BYTE_LEVEL.detokenizer(), strings[0] if strings else ())
+        text = ""
+        for batch in batches:
+            text += choice.take(Progress(0, batch, None)).text
+            if choice.outcome is not None:
+                break
+        end = End(FinishReason.LENGTH if ends else FinishReason.STOP, len(ids), 0, "")
+        text += choice.take(Progress(0, (), end)).text
+        return text, choice.tokens, choice.ids, choice.outcome
+
+    one_by_one = run([[token] for token in ids])
+    assert run(pieces(ids, places)) == one_by_one
+    assert run([ids]) == one_by_one
