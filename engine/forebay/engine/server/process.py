@@ -114,6 +114,8 @@ async def _serve(setup: EngineSetup, entries: Mapping[str, tuple[str, Mapping[st
         await runner.cleanup()
         client.close()
         await _end_core(core)
+        if service.grammars is not None:
+            await service.grammars.close()
         service.close()
 
 
