@@ -26,6 +26,8 @@ def test_weight_bytes_equal_the_real_parameter_count(family: str, changes: dict[
     config = read_config(tmp_path)
     assert weight_bytes(config, "fp32") == 4 * parameters
     assert weight_bytes(config, "bf16") == 2 * parameters
+    table = config.vocab * config.hidden if config.tied_embeddings else 0
+    assert weight_bytes(config, "bf16", is_quantized=True) == 2 * (parameters + table)
 
 
 @pytest.mark.parametrize(("dtype", "torch_dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])

@@ -20,12 +20,12 @@ def kv_bytes_per_page(config: ModelConfig, dtype: str, page_tokens: int, group: 
     return layers * 2 * page_tokens * config.kv_heads * config.head_dim * _item_bytes(dtype)
 
 
-def weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Bytes of all weights held as `dtype`; a tied output head is counted once."""
+def weight_bytes(config: ModelConfig, dtype: str, *, is_quantized: bool = False) -> int:
+    """Bytes of all weights held as `dtype`; a tied output head is counted once unless it `is_quantized` by itself."""
     if config.is_generic:
         return config.parameters * _item_bytes(dtype)
     layers = sum(_attention(config) + _feed_forward(config, layer) for layer in range(config.layers))
-    embeddings = config.vocab * config.hidden * (1 if config.tied_embeddings else 2)
+    embeddings = config.vocab * config.hidden * (1 if config.tied_embeddings and not is_quantized else 2)
     return (layers + embeddings + config.hidden) * _item_bytes(dtype)
 
 

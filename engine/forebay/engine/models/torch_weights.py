@@ -27,16 +27,21 @@ class Rounding:
     def __init__(self, compute: Compute) -> None:
         self._values = TORCH_DTYPES[compute.values]
         self._weights = compute.weights
-        self._is_quantized = compute.weights != compute.values
+        self.is_quantized = compute.weights != compute.values
         self.dtype = TORCH_DTYPES[compute.matmul]
 
     def plain(self, tensor: torch.Tensor) -> torch.Tensor:
         """A norm, bias or router."""
         return tensor.to(self._values).to(self.dtype)
 
+    def table(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The embedding that is looked up: never quantized, bf16 unless everything is fp32."""
+        held = torch.float32 if self._weights == "fp32" else torch.bfloat16
+        return tensor.to(held).to(self.dtype)
+
     def matrix(self, tensor: torch.Tensor, *, is_head: bool = False) -> torch.Tensor:
-        """A matrix [..., out, in] of the layers, or embedding and head."""
-        if not self._is_quantized:
+        """A matrix [..., out, in] of the layers, or the head."""
+        if not self.is_quantized:
             return self.plain(tensor)
         weights = head_weights(self._weights) if is_head else self._weights
         return rounded(tensor.reshape(-1, tensor.shape[-1]), weights).view(tensor.shape).to(self.dtype)
@@ -94,7 +99,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class DecoderWeights:
-    """A whole model in one dtype; a tied `head` multiplies by `embedding` itself."""
+    """A whole model in one dtype; a tied `head` multiplies by `embedding` itself unless it is quantized."""
 
     embedding: torch.Tensor
     layers: tuple[LayerWeights, ...]
@@ -107,14 +112,24 @@ def pack_decoder(spec: DecoderSpec, rounding: Rounding, threads: int) -> Decoder
     tensors, activation = spec.tensors, spec.shape.activation
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="load") as pool:
         # The embedding is the largest tensor by far: start it first.
-        embedding_task = pool.submit(lambda: rounding.matrix(tensors.embedding(), is_head=True))
+        ends = pool.submit(_ends, spec, rounding)
         layers = tuple(
             pool.map(lambda index: _layer(spec.layer(index), rounding, activation), range(len(spec.shape.layers)))
         )
-        embedding = embedding_task.result()
-    # A tied head is not packed: the lookup needs the plain layout, and a second copy would cost its memory again.
-    head = PlainLinear(embedding) if spec.shape.tied_head else _projection(tensors.head(), rounding, is_head=True)
+        embedding, head = ends.result()
     return DecoderWeights(embedding, layers, rounding.plain(tensors.final_norm()), head)
+
+
+def _ends(spec: DecoderSpec, rounding: Rounding) -> tuple[torch.Tensor, Linear]:
+    """Embedding table and head."""
+    plain = spec.tensors.embedding()
+    table = rounding.table(plain)
+    if not spec.shape.tied_head:
+        return table, _projection(spec.tensors.head(), rounding, is_head=True)
+    if rounding.is_quantized:
+        return table, _projection(Matrix(plain), rounding, is_head=True)
+    # A tied head is not packed: the lookup needs the plain layout, and a second copy would cost its memory again.
+    return table, PlainLinear(table)
 
 
 def _layer(layer: LayerSpec, rounding: Rounding, activation: Activation) -> LayerWeights:

@@ -64,7 +64,7 @@ def _compute(config: EngineConfig, model: ModelConfig, draft: ModelConfig | None
 def _weight_bytes(model: ModelConfig, compute: Compute) -> int:
     if compute.kernels == "cpu":
         return packed_weight_bytes(model, compute.weights)
-    return weight_bytes(model, compute.matmul)
+    return weight_bytes(model, compute.matmul, is_quantized=compute.weights != compute.values)
 
 
 def _cache_groups(
