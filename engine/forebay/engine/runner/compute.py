@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from forebay.contract.errors import InvalidSpec
+from forebay.kernels.cpu_variants import runnable_variants
 
 PRECISIONS: Final = ("bf16", "fp32", "int8", "int4")
 _BF16_FLAGS: Final = ("avx512_bf16", "amx_bf16", "bf16")
@@ -77,7 +78,7 @@ def choose_compute(
     _refuse(dtype, kernels, cpu_problem, invariant and chosen == "torch")
     values = "bf16" if dtype == "bf16" else "fp32"
     kv = "fp32" if dtype == "fp32" else "bf16"
-    matmul, how = (dtype, "the cpu kernels multiply it as it is") if chosen == "cpu" else _torch_matmul(dtype, features)
+    matmul, how = (dtype, _cpu_kernels(features)) if chosen == "cpu" else _torch_matmul(dtype, features)
     if kernels == "auto" and chosen == "torch":
         how = f"{how}; torch serves: {cpu_problem}"
     return Compute(values, dtype, matmul, kv, chosen, invariant, f"{dtype}: {how}")
@@ -94,6 +95,12 @@ def _refuse(dtype: str, kernels: str, cpu_problem: str, invariant_on_torch: bool
             f"and here {cpu_problem or 'kernels is torch'}; set determinism to default",
             field="determinism",
         )
+
+
+def _cpu_kernels(features: CpuFeatures) -> str:
+    variant = next(iter(runnable_variants(features.flags)), "none")
+    bf16 = " with avx512_bf16" if variant == "v4" and "avx512_bf16" in features.flags else ""
+    return f"the cpu kernels, variant {variant}{bf16}, multiply it as it is"
 
 
 def _torch_matmul(dtype: str, features: CpuFeatures) -> tuple[str, str]:
