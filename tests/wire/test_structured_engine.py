@@ -101,6 +101,8 @@ def test_the_other_languages_are_enforced(engine: EngineProcess) -> None:
     assert answer["choices"][0]["message"]["content"][-4:-1].strip().isdigit()
     _, _, answer = chat(engine, structured_outputs={"lark": 'start: "left" | "right"'}, temperature=2)
     assert answer["choices"][0]["message"]["content"] in ("left", "right")
+    _, _, answer = chat(engine, structured_outputs={"grammar": 'root ::= "up" | "down"'}, temperature=2)
+    assert answer["choices"][0]["message"]["content"] in ("up", "down")
     tag = {"triggers": ["<n="], "structures": [{"begin": "<n=", "schema": {"type": "integer"}, "end": ">"}]}
     status, _, answer = chat(engine, structured_outputs={"structural_tag": tag}, max_tokens=8)
     assert status == 200, answer

@@ -49,6 +49,10 @@ class CompilerModel:
     eos_ids: tuple[int, ...]
 
 
+class TooSlow(InvalidRequest):
+    """A compilation over its time. Not kept: on a quieter machine the same source may be in time."""
+
+
 class Compiler:
     """Compiles grammar sources for one model. Belongs to one event loop."""
 
@@ -76,6 +80,7 @@ class Compiler:
             lane = self._lanes[source.size_bytes <= SMALL_BYTES]
             if lane.waiting >= self._limits.max_waiting:
                 raise Overloaded("too many grammars wait to be compiled", after_s=self._limits.seconds)
+            lane.waiting += 1
             task = asyncio.create_task(self._compile(digest, source, lane))
             self._running[digest] = task
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -85,10 +90,13 @@ class Compiler:
         began_s = self._now_s()
         try:
             compiled = await lane.compile(source)
+        except TooSlow:
+            raise
         except InvalidRequest as error:
             self._keep(digest, error)
             raise
         finally:
+            lane.waiting -= 1
             del self._running[digest]
             self.compile_s += self._now_s() - began_s
             self.compilations += 1
@@ -125,12 +133,8 @@ class _Lane:
         self.waiting = 0
 
     async def compile(self, source: GrammarSource) -> Compiled:
-        self.waiting += 1
-        try:
-            async with self._turn:
-                return await self._attempt(source)
-        finally:
-            self.waiting -= 1
+        async with self._turn:
+            return await self._attempt(source)
 
     async def _attempt(self, source: GrammarSource) -> Compiled:
         """One source to the process and its answer back; the process is killed when anything goes wrong."""
@@ -185,7 +189,7 @@ class _Lane:
             return await _read(process, self._limits.seconds)
         except TimeoutError:
             text = f"{source.param}: takes longer to compile than {self._limits.seconds:g} s"
-            raise InvalidRequest(text, param=source.param) from None
+            raise TooSlow(text, param=source.param) from None
         except (OSError, asyncio.IncompleteReadError) as error:
             text = f"{source.param}: needs more memory to compile than this engine allows"
             raise InvalidRequest(text, param=source.param) from error
