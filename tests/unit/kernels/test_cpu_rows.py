@@ -164,3 +164,19 @@ def test_buffers_of_the_wrong_shape_are_refused() -> None:
         cpu.pack_linear(torch.randn(48, 40), cpu.NumberKind.BF16)
     with pytest.raises(ValueError, match="contiguous"):
         cpu.norm(torch.zeros(32, 2).T, torch.ones(32), 1e-5, cpu.allocate_activation(cpu.NumberKind.FP32, 2, 32))
+
+
+def test_a_step_larger_than_a_buffer_is_refused() -> None:
+    loaded, x = library(VARIANTS[2]), torch.zeros(4, 32)
+    gathered = cpu.gather(x, torch.zeros(2, 32))
+    out = cpu.allocate_activation(cpu.NumberKind.FP32, 4, 32)
+    with pytest.raises(ValueError, match="rows for 4 tokens"):
+        cpu.Tape(loaded, [cpu.convert(x, out)], 5)
+    tape = cpu.Tape(loaded, [cpu.convert(x, out), gathered], 4)
+    tape.run(plain_step(4, (3, 0)))
+    with pytest.raises(ValueError, match="at most 2"):
+        tape.run(plain_step(4, (0, 1, 2)))
+    with pytest.raises(ValueError, match="2 sampled of 3 tokens"):
+        tape.run(plain_step(3, (3, 0)))
+    with pytest.raises(ValueError, match="the tape has 4"):
+        tape.run(plain_step(5))

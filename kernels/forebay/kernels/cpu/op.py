@@ -12,10 +12,15 @@ DTYPES = {NumberKind.FP32: torch.float32, NumberKind.BF16: torch.bfloat16, Numbe
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One routine with its buffers; `keep` holds the tensors alive that `record` points to."""
+    """One routine with its buffers; `keep` holds the tensors alive that `record` points to.
+
+    `capacity` is how many tokens, or sampled rows where `sampled`, its smallest buffer has rows for.
+    """
 
     record: Structure
     keep: tuple[torch.Tensor | None, ...]
+    capacity: int
+    sampled: bool = False
     scratch_bytes: int = 0  # of each thread
 
 
@@ -72,6 +77,15 @@ class Selection:
 
     rows: Rows = Rows.TOKENS
     multiple: int = 1
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the rows are the sampled ones."""
+        return self.rows == Rows.SAMPLED
+
+    def capacity(self, *buffers: torch.Tensor) -> int:
+        """Tokens, or sampled rows, that all of the buffers have rows for."""
+        return min(len(buffer) for buffer in buffers) // self.multiple
 
     def header(self, kind: OpKind) -> OpHeader:
         """The record's first field."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from forebay.kernels.cpu.library import CpuLibrary
 from forebay.kernels.cpu.op import Op
-from forebay.kernels.cpu.records import MAX_GROUPS, StepRecord
+from forebay.kernels.cpu.records import MAX_GROUPS, OpKind, StepRecord
 
 NO_TOKENS = np.zeros(0, dtype=np.int64)
 BLOCK_BYTES = 16
@@ -37,12 +37,19 @@ class Step:
 
 
 class Tape:
-    """Ops with their working memory. `max_tokens` bounds the tokens of a step; `threads` defaults to torch's."""
+    """Ops with their working memory. `max_tokens` bounds the tokens of a step; `threads` defaults to torch's.
+
+    `ValueError` when an op's buffers have rows for fewer tokens. Sampled rows are bounded by the buffers themselves.
+    """
 
     def __init__(self, library: CpuLibrary, ops: Sequence[Op], max_tokens: int, threads: int | None = None) -> None:
         self._library = library
         self._ops = tuple(ops)
         self._max_tokens = max_tokens
+        self._max_sampled = min((op.capacity for op in ops if op.sampled), default=max_tokens)
+        if short := [op for op in ops if not op.sampled and op.capacity < max_tokens]:
+            kind = OpKind(short[0].record.op.kind).name
+            raise ValueError(f"a buffer of {kind} has rows for {short[0].capacity} tokens, the tape for {max_tokens}")
         self._threads = threads or torch.get_num_threads()
         self._pointers = (ctypes.c_void_p * len(ops))(*[ctypes.addressof(op.record) for op in ops])
         # A multiple of a cache line, so that threads do not share one.
@@ -59,6 +66,10 @@ class Tape:
 
     def _record(self, step: Step) -> StepRecord:
         _check(step, self._max_tokens)
+        if len(step.sampled) > self._max_sampled or (len(step.sampled) and step.sampled.max() >= len(step.tokens)):
+            raise ValueError(
+                f"step: {len(step.sampled)} sampled of {len(step.tokens)} tokens, at most {self._max_sampled}"
+            )
         record = StepRecord(
             tokens_count=len(step.tokens),
             rows_count=len(step.starts),

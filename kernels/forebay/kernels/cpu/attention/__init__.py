@@ -36,4 +36,5 @@ def attention(qkv: torch.Tensor, out: torch.Tensor, cache: KvCache, window: int 
         softcap=softcap,
     )
     queries = ATTENTION_BLOCK_TOKENS * heads // cache.kv_heads
-    return Op(record, (qkv, out, cache.pages), scratch_bytes=4 * queries * (2 * dim + 2 * ATTENTION_TILE_TOKENS + 2))
+    scratch_bytes = 4 * queries * (2 * dim + 2 * ATTENTION_TILE_TOKENS + 2)
+    return Op(record, (qkv, out, cache.pages), TOKENS.capacity(qkv, out), scratch_bytes=scratch_bytes)

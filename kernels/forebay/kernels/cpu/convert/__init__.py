@@ -14,4 +14,4 @@ def convert(x: torch.Tensor, out: Activation, select: Selection = TOKENS) -> Op:
     """Store `x` [rows, width] fp32 as `out`."""
     Shape("x", out.width).check(x)
     record = ConvertRecord(op=select.header(OpKind.CONVERT), x=address(x), out=out.record())
-    return Op(record, (x, *out.tensors))
+    return Op(record, (x, *out.tensors), select.capacity(x, out.data), select.sampled)

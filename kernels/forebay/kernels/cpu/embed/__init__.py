@@ -16,4 +16,4 @@ def embed(table: torch.Tensor, out: torch.Tensor, scale: float = 1.0) -> Op:
     record = EmbedRecord(
         op=TOKENS.header(OpKind.EMBED), table=address(table), out=address(out), width=width, scale=scale, kind=kind
     )
-    return Op(record, (table, out))
+    return Op(record, (table, out), TOKENS.capacity(out))

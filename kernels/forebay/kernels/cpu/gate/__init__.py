@@ -22,4 +22,5 @@ def gate(gate_up: torch.Tensor, out: Activation, function: GateFunction, select:
     """`out` [rows, width] from `gate_up` [rows, 2 * width] fp32, gate half first; width a multiple of 16."""
     Shape("gate_up", 2 * out.width).check(gate_up)
     record = GateRecord(op=select.header(OpKind.GATE), gate_up=address(gate_up), out=out.record(), function=function)
-    return Op(record, (gate_up, *out.tensors), scratch_bytes=4 * out.width)
+    capacity = select.capacity(gate_up, out.data)
+    return Op(record, (gate_up, *out.tensors), capacity, select.sampled, scratch_bytes=4 * out.width)

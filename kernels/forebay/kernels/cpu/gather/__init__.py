@@ -13,4 +13,4 @@ def gather(x: torch.Tensor, out: torch.Tensor) -> Op:
     if x.data_ptr() == out.data_ptr():
         raise ValueError("gather: x and out are one buffer")
     record = GatherRecord(op=SAMPLED.header(OpKind.GATHER), x=address(x), out=address(out), width=x.shape[1])
-    return Op(record, (x, out))
+    return Op(record, (x, out), SAMPLED.capacity(out), sampled=True)

@@ -58,4 +58,5 @@ def linear(
         kind=weight.kind,
         accumulate=accumulate,
     )
-    return Op(record, (*x.tensors, weight.data, weight.scales, weight.mins, weight.bias, out, offsets))
+    keep = (*x.tensors, weight.data, weight.scales, weight.mins, weight.bias, out, offsets)
+    return Op(record, keep, select.capacity(x.data, out), select.sampled)

@@ -69,7 +69,8 @@ def route(logits: torch.Tensor, routing: Routing, *, normalise: bool) -> Op:
     record = RouteRecord(
         op=TOKENS.header(OpKind.ROUTE), logits=address(logits), routing=routing.record(), normalise=normalise
     )
-    return Op(record, (logits, *routing.tensors), scratch_bytes=4 * routing.experts)
+    capacity = min(TOKENS.capacity(logits), routing.rows.capacity(routing.weights))
+    return Op(record, (logits, *routing.tensors), capacity, scratch_bytes=4 * routing.experts)
 
 
 def sorted_gather(x: Activation, routing: Routing, out: Activation) -> Op:
@@ -79,7 +80,8 @@ def sorted_gather(x: Activation, routing: Routing, out: Activation) -> Op:
     record = SortedGatherRecord(
         op=routing.rows.header(OpKind.SORTED_GATHER), x=x.record(), out=out.record(), order=address(routing.order)
     )
-    return Op(record, (*x.tensors, *out.tensors, *routing.tensors))
+    capacity = min(TOKENS.capacity(x.data), routing.rows.capacity(out.data, routing.order))
+    return Op(record, (*x.tensors, *out.tensors, *routing.tensors), capacity)
 
 
 def combine(x: torch.Tensor, routing: Routing, out: torch.Tensor) -> Op:
@@ -95,4 +97,5 @@ def combine(x: torch.Tensor, routing: Routing, out: torch.Tensor) -> Op:
         routing=routing.record(),
         width=width,
     )
-    return Op(record, (x, out, *routing.tensors))
+    capacity = min(TOKENS.capacity(out), routing.rows.capacity(x, routing.slots))
+    return Op(record, (x, out, *routing.tensors), capacity)

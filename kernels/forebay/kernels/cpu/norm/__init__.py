@@ -45,4 +45,5 @@ def _record(
         residual=address(residual),
         eps=eps,
     )
-    return Op(record, (x, weight, residual, *keep), scratch_bytes=4 * width)
+    capacity = select.capacity(*(rows for rows in (x, residual, *keep[:1]) if rows is not None))
+    return Op(record, (x, weight, residual, *keep), capacity, select.sampled, scratch_bytes=4 * width)

@@ -66,4 +66,4 @@ def rope_kv(qkv: torch.Tensor, cache: KvCache, rope: Rope, scale: float, head_no
         scale=scale,
         eps=head_norm.eps if head_norm else 0.0,
     )
-    return Op(record, (qkv, cache.pages, *tables, *weights))
+    return Op(record, (qkv, cache.pages, *tables, *weights), TOKENS.capacity(qkv))
