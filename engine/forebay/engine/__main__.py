@@ -34,6 +34,7 @@ from forebay.engine.replay import replay
 
 EXIT_USAGE = 2
 _ARCHITECTURE = "cpu"
+_SPINS_BETWEEN_STEPS = "2000"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     core = commands.add_parser("core", allow_abbrev=False)
     core.set_defaults(run=_core)
     core.add_argument("--descriptor", type=int, required=True)
+    core.add_argument("--kernels", default="torch")
     core.add_argument("--log-level", default="info")
     return parser
 
@@ -214,6 +216,10 @@ def _replay(arguments: argparse.Namespace) -> int:
 def _core(arguments: argparse.Namespace) -> int:
     from forebay.engine.core import run_core  # noqa: PLC0415 - as in _serve
 
+    if arguments.kernels == "cpu":
+        # One parallel region a step: threads that spin between steps take the CPU from planning and from the API
+        # process. The OpenMP runtime reads this when torch loads it, which is later than here.
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPINS_BETWEEN_STEPS)
     _start_logging(arguments.log_level, "core")
     return run_core(arguments.descriptor)
 

@@ -130,9 +130,8 @@ async def _start_core(setup: EngineSetup) -> tuple[Process, CoreClient]:
     ours, theirs = socket.socketpair()
     with theirs:
         command = ("-m", "forebay.engine", "core", "--descriptor", str(theirs.fileno()))
-        core = await asyncio.create_subprocess_exec(
-            sys.executable, *command, "--log-level", setup.resolved.config.log_level, pass_fds=[theirs.fileno()]
-        )
+        options = ("--kernels", setup.compute.kernels, "--log-level", setup.resolved.config.log_level)
+        core = await asyncio.create_subprocess_exec(sys.executable, *command, *options, pass_fds=[theirs.fileno()])
     channel = await open_api_channel(ours)
     channel.send(_start_message(setup))
     return core, CoreClient(channel, time.monotonic)
