@@ -95,7 +95,12 @@ def fingerprint() -> str:
 
 
 def build_library() -> None:
-    """Compile the C library for CPU where a source changed; without a compiler say so and go on."""
+    """Compile the C library for CPU where a source changed; without a compiler say so and go on.
+
+    Root on Debian or Ubuntu gets the compiler installed, as everything else that a fresh machine lacks.
+    """
+    if not any(map(shutil.which, ("cc", "gcc"))) and os.geteuid() == 0 and shutil.which("apt-get") is not None:
+        install_packages(["gcc", "libc6-dev"])
     done = subprocess.run([sys.executable, str(LIBRARY_BUILD)], cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         print(f"no C library for CPU, the engine will serve through torch: {done.stderr.strip()}", flush=True)
