@@ -94,8 +94,28 @@ def test_drafts_are_cut_where_the_grammar_ends_them_and_the_grammar_does_not_mov
         assert matcher.accepted == [0]
 
 
+def test_the_greedy_token_is_the_likeliest_that_the_grammar_allows() -> None:
+    noise = np.random.default_rng(5)
+    for _ in range(50):
+        matcher = ToyMatcher(VOCAB, 3, 5)
+        row = make_row(SamplingParams(), VOCAB, stop_ids=(STOP,), matcher=matcher)
+        for _ in range(4):
+            logits = noise.normal(size=VOCAB).astype(np.float32)
+            accepted = list(matcher.accepted)
+            mask = np.zeros((VOCAB + 31) // 32, np.int32)
+            matcher.fill(mask)
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB])
+            legal = [token for token in allowed if token != STOP or matcher.complete]
+            token = choose(row, logits)
+            assert token == legal[int(logits[legal].argmax())]
+            assert matcher.accepted == accepted
+            if token == STOP:
+                break
+            row.accept(token)
+
+
 def test_a_matcher_that_breaks_down_is_a_fault_of_the_row() -> None:
-    row = make_row(SamplingParams(), VOCAB, matcher=BrokenMatcher(VOCAB, 2))
+    row = make_row(SamplingParams(temperature=0.5), VOCAB, matcher=BrokenMatcher(VOCAB, 2))
     for _ in range(2):
         row.accept(choose(row, LOGITS))
     with pytest.raises(GrammarFault, match="broke down"):

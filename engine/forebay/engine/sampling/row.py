@@ -84,11 +84,27 @@ class Row:
 
         `scratch` [vocab] is overwritten, `logits` is not. Raises `GrammarFault` when no token may come.
         """
-        adjusted = logits if self._ended else self._adjusted(logits, scratch)
         params = self.params
-        token = draw(adjusted, params, number) if params.temperature > 0 else int(adjusted.argmax())
+        token = self._greedy_by_grammar(logits)
+        if token is None:
+            adjusted = logits if self._ended else self._adjusted(logits, scratch)
+            token = draw(adjusted, params, number) if params.temperature > 0 else int(adjusted.argmax())
         top = params.top_logprobs
         return token, None if top is None else token_logprobs(logits, token, top)
+
+    def _greedy_by_grammar(self, logits: FloatArray) -> int | None:
+        """The likeliest token when only a grammar restricts a greedy row and allows it: no mask can change that."""
+        matcher = self._matcher
+        waits = self._generated < self.params.min_tokens
+        if matcher is None or self.params.temperature > 0 or self._ended or waits:
+            return None
+        if self._counts is not None or len(self._bias_ids):
+            return None
+        token = int(logits.argmax())
+        if not matcher.accept(token):
+            return None
+        matcher.rollback(1)
+        return token if token not in self.stop_ids or matcher.complete else None
 
     def _adjusted(self, logits: FloatArray, scratch: FloatArray) -> FloatArray:
         waits = self._generated < self.params.min_tokens and len(self._stop_ids) > 0
