@@ -122,11 +122,11 @@ BODIES: tuple[BadRequest, ...] = (
     _chat("stream a string", "stream", stream="yes"),
     _chat("stream_options without stream", "stream_options", stream_options={"include_usage": True}),
     _chat("an unknown stream option", "stream_options.x", stream=True, stream_options={"x": 1}),
-    _chat("logprobs", "logprobs", logprobs=True),
-    _chat("a logit bias", "logit_bias", logit_bias={"5": 1}),
-    _chat("tools", "tools", tools=[{"type": "function", "function": {"name": "f"}}]),
-    _chat("a response format", "response_format", response_format={"type": "json_object"}),
-    _chat("a presence penalty", "presence_penalty", presence_penalty=0.5),
+    _chat("alternatives without logprobs", "top_logprobs", top_logprobs=2),
+    _chat("a bias of no token", "logit_bias", logit_bias={"many": 1}),
+    _chat("a tool that is no function", "tools[0].type", tools=[{"type": "search"}]),
+    _chat("a response format", "response_format.type", response_format={"type": "yaml"}),
+    _chat("a presence penalty", "presence_penalty", presence_penalty=2.5),
     _chat("a misspelt field", "temprature", "did you mean temperature", temprature=0.5),
     _chat(
         "a prompt that is too long",
@@ -147,7 +147,7 @@ BODIES: tuple[BadRequest, ...] = (
     _prompt("too many answers", ["x"] * 4, "n:", n=4),
     _prompt("echo", "x", "echo", echo=True),
     _prompt("a suffix", "x", "suffix", suffix="y"),
-    _prompt("best_of", "x", "best_of", best_of=3),
+    _prompt("best_of below n", "x", "best_of", n=2, best_of=1),
 )
 
 FRAMING: tuple[BadRequest, ...] = (
