@@ -19,8 +19,6 @@ class CommandFailed(Exception):
 class Cluster(Protocol):
     """What the commands need of a cluster."""
 
-    namespace: str | None
-
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """An object of the namespace (or of the cluster, for cluster-scoped kinds), None when it does not exist."""
 

@@ -28,7 +28,6 @@ class WorldCluster:
     world: World
     verdict: dict[str, Any] = field(default_factory=lambda: {"phase": "Accepted", "message": "the run waits"})
     created: list[dict[str, Any]] = field(default_factory=list)
-    namespace: str | None = None
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """An object."""

@@ -28,10 +28,16 @@ def paged_attention_reference(
             kv_head = head // (heads // kv_heads)
             seen_keys = torch.stack([keys[page, row, kv_head] for page, row in places]).double()
             seen_values = torch.stack([values[page, row, kv_head] for page, row in places]).double()
-            scores = seen_keys @ query[i, head].double() * scoring.scale
-            if scoring.softcap:
-                scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
-            weights = scores.exp()
-            sink = 0.0 if scoring.sinks is None else scoring.sinks[head].double().exp()
-            out[i, head] = weights @ seen_values / (weights.sum() + sink)
+            out[i, head] = _attend(query[i, head].double(), seen_keys, seen_values, scoring, head)
     return out
+
+
+def _attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scoring: Scoring, head: int) -> torch.Tensor:
+    """One query [head_dim] over keys and values [seen, head_dim], all fp64."""
+    scores = keys @ query * scoring.scale
+    if scoring.softcap:
+        scores = torch.tanh(scores / scoring.softcap) * scoring.softcap
+    weights = scores.exp()
+    sink = 0.0 if scoring.sinks is None else scoring.sinks[head].double().exp()
+    result: torch.Tensor = weights @ values / (weights.sum() + sink)
+    return result
