@@ -8,7 +8,7 @@ import pytest
 from rollout_world import play
 from sim_runs import SeedRange, play_seeds
 
-ONCE_BROKEN = (3, 49, 285, 377, 2109)
+ONCE_BROKEN = (3, 49, 51, 68, 285, 377, 2109)
 
 
 def test_two_thousand_rollouts_end_and_keep_their_floors() -> None:

@@ -20,6 +20,8 @@ from forebay.operator.rollout.run import End, Run, RunPhase
 STABLE, CANDIDATE = "aaaaaaaaaa", "bbbbbbbbbb"
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 MAX_CALM_PASSES = 4000
+SERVED_BEFORE = 17
+"""One world in so many starts with pods of the candidate."""
 
 
 @dataclass
@@ -58,7 +60,7 @@ class World:
         return EPOCH + timedelta(seconds=self.true_s + self.clock_skew_s)
 
     def routable(self, revision: str) -> int:
-        """Pods that routers can send to."""
+        """Pods that are ready and that routers can send to."""
         return sum(not pod.draining and pod.ready_at <= self.true_s for pod in self.pods[revision])
 
     def facts(self, revision: str) -> RevisionFacts:
@@ -151,7 +153,8 @@ def _check_rises(given: RunFacts, decision: Decision) -> None:
     """Traffic rises only on a revision that carries it."""
     weights, before = decision.weights, given.weights
     if weights.get(CANDIDATE, 0) > before.get(CANDIDATE, 0):
-        carried = WHOLE if given.replicas == 0 else given.candidate.routable * WHOLE / given.replicas
+        asked = given.candidate.desired if given.candidate.exists else 0
+        carried = WHOLE if given.replicas == 0 else min(asked, given.candidate.routable) * WHOLE / given.replicas
         excused = given.stable.routable == 0 or decision.run.phase in _WHOLE_TRAFFIC
         assert weights[CANDIDATE] <= carried or excused, (
             f"{weights[CANDIDATE]} % of the traffic on {given.candidate.routable} of {given.replicas} pods"
@@ -199,6 +202,10 @@ def play(seed: int, storm: int = 40) -> World:
     world = World(random_, random_.randint(0, 6), draw_policy(random_))
     world.desired[STABLE] = world.replicas
     world.pods[STABLE] = [Pod(-1.0) for _ in range(world.replicas)]
+    if seed % SERVED_BEFORE == 0:
+        # The candidate is the revision of before: its pods are still there, wanted or on their way out.
+        world.pods[CANDIDATE] = [Pod(-1.0, draining=seed % 2 == 0) for _ in range(2)]
+        world.desired[CANDIDATE] = 0 if seed % 2 == 0 else 2
     has_deaths = random_.random() < 0.5
     try:
         for _ in range(storm):

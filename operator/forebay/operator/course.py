@@ -122,7 +122,12 @@ def _opened(state: Looked, target: str, serving: str) -> Course:
     text = f"Rollout {name} opens: revision {serving} to {target}"
     event = Emit(state.document, "Normal", "RolloutOpened", text)
     report = RunReport(name, Reason.ROLLOUT_PROGRESSING, text, needs_person=False)
-    return Course(_serve_on(state, Phase.ROLLING), report, opened=document, events=(event,))
+    step = _serve_on(state, Phase.ROLLING)
+    known = revision_facts(state, target)
+    if known.exists:
+        # A candidate that served before may still be there; the run decides what becomes of it.
+        step = replace(step, replicas=tuple(sorted({**dict(step.replicas), target: known.desired}.items())))
+    return Course(step, report, opened=document, events=(event,))
 
 
 def _record_of(state: Looked, revision: str) -> Json | None:
@@ -146,7 +151,7 @@ def _along(state: Looked, opened: OpenRun) -> Course:
     decision = advance(waits, opened.policy, facts)
     decision = replace(decision, run=replace(decision.run, paused=run.paused))
     step = RolloutStep(
-        replicas=tuple(sorted(decision.pods.items())),
+        replicas=tuple(sorted({**_leftovers(state, opened.run), **decision.pods}.items())),
         serving=decision.run.stable if decision.weights.get(decision.run.stable) else decision.run.candidate,
         phase=Phase.ROLLING,
         split=tuple(_ordered(decision.weights)),
@@ -155,6 +160,12 @@ def _along(state: Looked, opened: OpenRun) -> Course:
     writes = () if status == opened.document.get("status") else (_patch(opened.document, status),)
     report = _report(opened, decision.run, checks)
     return Course(step, report, writes=writes, events=_events(state, opened, decision.run))
+
+
+def _leftovers(state: Looked, run: Run) -> dict[str, int]:
+    """Revisions of before the run that still finish their requests."""
+    drained = dict(plan_rollout(_plain_input(state, state.serving)).replicas)
+    return {name: count for name, count in drained.items() if name not in (run.stable, run.candidate)}
 
 
 def _run_facts(

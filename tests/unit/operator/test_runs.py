@@ -227,6 +227,25 @@ def test_a_spec_that_goes_back_takes_the_run_back_without_rejecting(world: RunWo
     assert world.condition(ConditionType.READY) == "True"
 
 
+def test_old_pods_of_a_revision_that_comes_back_get_no_traffic_while_they_go(world: RunWorld) -> None:
+    first = world.serving() or ""
+    _at_all(world)
+    world.say("approve")
+    world.until("Completed")
+    second = world.serving() or ""
+    while world.children["Deployment", f"chat-engine-{first}"]["spec"]["replicas"] > 0:
+        world.operator_pass()
+        for name in world.routers:
+            world.router_takes_routes(name)
+    # The pods of the first revision are still there and ready, and nobody wants them.
+    world.edit(lambda spec: spec.pop("restartToken"))
+    for _ in range(6):
+        world.now += timedelta(seconds=2)
+        world.operator_pass()
+        assert world.weights() == {second: 100}
+    assert world.until("Progressing", "half")["stepIndex"] == 1
+
+
 def test_a_third_revision_ends_the_run_and_opens_its_own(world: RunWorld) -> None:
     world.until("Progressing", "half")
     world.edit(lambda spec: spec.update(restartToken="three"))

@@ -58,23 +58,31 @@ class Decision:
 def advance(run: Run, policy: Policy, facts: RunFacts) -> Decision:
     """The next decision for a run."""
     run = _on_this_clock(run, facts.now)
-    if facts.turn_back is not None and not run.finished and run.phase is not RunPhase.ROLLING_BACK:
+    if run.finished:
+        return _over(run, facts)
+    if facts.turn_back is not None and run.phase is not RunPhase.ROLLING_BACK:
         end, message = facts.turn_back
         run = run.turn_back(end, facts.now, message)
     match run.phase:
         case RunPhase.PENDING | RunPhase.PREFLIGHT:
             # That the checks passed is written down before anything is touched.
-            return _wait_without_pods(_preflight(run, facts), facts)
+            return _untouched(_preflight(run, facts), facts)
         case RunPhase.PROGRESSING:
             return _progress(run, policy, facts)
         case RunPhase.SOAKING:
             return _bake(run, policy, facts)
         case RunPhase.ROLLING_BACK:
             return _go_back(run, facts)
-        case RunPhase.COMPLETED:
-            return Decision(run, {run.candidate: facts.replicas}, {run.candidate: WHOLE})
-        case RunPhase.ROLLED_BACK | RunPhase.SUPERSEDED:
-            return _wait_without_pods(run, facts)
+        case RunPhase.COMPLETED | RunPhase.ROLLED_BACK | RunPhase.SUPERSEDED:
+            # It ended before it touched anything.
+            return _untouched(run, facts)
+
+
+def _over(run: Run, facts: RunFacts) -> Decision:
+    """What is left of a run that was seen finished."""
+    if run.phase is RunPhase.COMPLETED:
+        return Decision(run, {run.candidate: facts.replicas}, {run.candidate: WHOLE})
+    return _without_candidate(run, facts)
 
 
 def _on_this_clock(run: Run, now: datetime) -> Run:
@@ -94,7 +102,13 @@ def _preflight(run: Run, facts: RunFacts) -> Run:
     return run.enter(RunPhase.PROGRESSING, facts.now)
 
 
-def _wait_without_pods(run: Run, facts: RunFacts) -> Decision:
+def _untouched(run: Run, facts: RunFacts) -> Decision:
+    """What runs of the candidate already, because it served before, stays as it is."""
+    kept = {run.candidate: facts.candidate.desired} if facts.candidate.exists else {}
+    return Decision(run, {run.stable: facts.replicas, **kept}, {run.stable: WHOLE})
+
+
+def _without_candidate(run: Run, facts: RunFacts) -> Decision:
     """Only the stable revision runs; it has the traffic."""
     return Decision(run, {run.stable: facts.replicas}, {run.stable: WHOLE})
 
@@ -105,7 +119,9 @@ def _progress(run: Run, policy: Policy, facts: RunFacts) -> Decision:
         return _go_back(run.turn_back(End.GATE_FAILED, facts.now, facts.judgement.message), facts)
     wanted = step.capacity.pods(facts.replicas)
     pods = max(wanted, _pods_before(run, policy, facts.replicas))
-    able = facts.candidate.ready >= pods and facts.candidate.routable >= pods
+    # Pods that are ready but were not asked for are on their way out.
+    asked = facts.candidate.desired if facts.candidate.exists else 0
+    able = asked == pods and facts.candidate.ready >= pods and facts.candidate.routable >= pods
     if not able:
         return _bring_up(run, policy, facts, pods)
     if run.paused:
@@ -168,7 +184,7 @@ def _go_back(run: Run, facts: RunFacts) -> Decision:
         return _at(run, facts, pods, home)
     if candidate.pods > 0 and (candidate.ready > 0 or is_busy):
         return _at(run, facts, 0, home)
-    return _wait_without_pods(_gone_back(run, facts), facts)
+    return _without_candidate(_gone_back(run, facts), facts)
 
 
 def _gone_back(run: Run, facts: RunFacts) -> Run:
