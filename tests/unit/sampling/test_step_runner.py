@@ -35,7 +35,9 @@ def test_a_broken_grammar_ends_its_row_and_no_other() -> None:
     runner = scripted_runner(open_grammar=open_broken)
     driver = drive(runner)
     free = Served([1, 2, 3], GREEDY, 8)
-    breaks, gone = Served([1, 2, 3], GREEDY, 8, grammar="x"), Served([4, 5], GREEDY, 8, grammar="gone")
+    # A greedy row asks for its likeliest token first and may need no mask; a drawn one always does.
+    drawn = replace(GREEDY, temperature=0.5)
+    breaks, gone = Served([1, 2, 3], drawn, 8, grammar="x"), Served([4, 5], GREEDY, 8, grammar="gone")
     driver.step([(breaks, 3), (free, 3), (gone, 2)])
     while not (free.ended and breaks.ended):
         driver.step([(served, 1) for served in (breaks, free) if not served.ended])

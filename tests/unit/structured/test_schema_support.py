@@ -82,6 +82,7 @@ def test_an_unsupported_keyword_is_named_with_its_pointer_wherever_it_stands(key
         ({"$ref": "#/$defs/none"}, "points at nothing"),
         ({"properties": {"a": {"$id": "b"}}}, "$id"),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf branches 0 and 1"),
+        ({"oneOf": [{"type": "null"}, {"enum": [None]}]}, "oneOf branches 0 and 1"),
         ({"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "additionalProperties": True}, "oneOf"),
         ({"type": "integer", "minimum": 3, "maximum": 2}, "no value"),
         ({"type": "object", "required": ["a"], "properties": {"a": False}}, "no value"),

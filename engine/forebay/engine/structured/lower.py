@@ -241,7 +241,8 @@ class SchemaLowering:
                 joined = base.both(found[0])
                 branches.append((replace(joined, choices=joined.choices + others), {**scope, **found[1]}))
         if choice.exclusive:
-            self._require_exclusive(choice, replace(flat, choices=others), scope)
+            # Without the schemas around it: the one that has this `oneOf` would itself call a value of both bad.
+            self._require_exclusive(choice, replace(flat, choices=others, conjuncts=()), scope)
         if len(branches) > MAX_BRANCHES:
             raise self.problem(choice.pointer, f"there are more than {MAX_BRANCHES} alternatives")
         return alt(self._flat(*branch) for branch in branches)
