@@ -26,7 +26,7 @@ def matcher(walker: Walker, source: GrammarSource) -> Matcher:
     compiled = compile_source(source, walker.vocabulary)
     assert compiled.backend == "xgrammar"
     built = xgrammar_matcher.build(walker.vocabulary, compiled.payload)
-    return xgrammar_matcher.XgrammarMatcher(built, walker.vocabulary, ())
+    return xgrammar_matcher.open_matcher(built, walker.vocabulary, ())
 
 
 @pytest.mark.parametrize("name", NAMES)

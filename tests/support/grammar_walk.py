@@ -69,7 +69,7 @@ class Walker:
         """Compile a source; each call of the result gives a fresh matcher."""
         compiled = compile_source(source, self.vocabulary)
         prototype = llguidance_matcher.build(self.vocabulary, compiled.payload)
-        return lambda: llguidance_matcher.LlguidanceMatcher(prototype, self.vocabulary, ())
+        return lambda: llguidance_matcher.open_matcher(prototype, self.vocabulary, ())
 
     def walk(self, matcher: Matcher, temperature: float, seed: int) -> str:
         """The text of one walk from a fresh matcher to the stop token."""

@@ -113,7 +113,7 @@ def compile_source(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
 def _llguidance(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
     grammar = source.text if source.kind not in _START else lark_grammar(*grammar_terms(source, vocabulary))
     prototype = llguidance_matcher.build(vocabulary, grammar)
-    llguidance_matcher.LlguidanceMatcher(prototype, vocabulary, ()).fill(np.zeros(vocabulary.words, np.int32))
+    llguidance_matcher.open_matcher(prototype, vocabulary, ()).fill(np.zeros(vocabulary.words, np.int32))
     return Compiled("llguidance", grammar)
 
 
@@ -127,7 +127,7 @@ def _xgrammar(source: GrammarSource, vocabulary: Vocabulary) -> Compiled:
         compiled = compiler.compile_grammar(grammar)
     except RuntimeError as error:
         raise GrammarFault(str(error)) from error
-    matcher = xgrammar_matcher.XgrammarMatcher(compiled, vocabulary, ())
+    matcher = xgrammar_matcher.open_matcher(compiled, vocabulary, ())
     matcher.fill(np.zeros(vocabulary.words, np.int32))
     return Compiled("xgrammar", compiled.serialize_json())
 

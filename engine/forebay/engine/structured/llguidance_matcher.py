@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from forebay.engine.structured.matcher import GrammarFault, MaskWords
-from forebay.engine.structured.stops import StopBits
+from forebay.engine.structured.sequence import SequenceMatcher
 from forebay.engine.structured.vocabulary import Vocabulary
 
 _STEP_LEXER_FUEL = 400_000
@@ -51,49 +51,36 @@ def _prototype(vocabulary: Vocabulary, grammar: str) -> Any:
     return llguidance.LLMatcher(vocabulary.llguidance, grammar, log_level=0, limits=limits)
 
 
-class LlguidanceMatcher:
-    """One sequence under an llguidance grammar."""
+class _State:
+    """One sequence as llguidance sees it."""
 
-    def __init__(self, prototype: Any, vocabulary: Vocabulary, stop_ids: Iterable[int]) -> None:
+    def __init__(self, prototype: Any) -> None:
         self._matcher = prototype.deep_copy()
-        self._words = vocabulary.words
-        self._stops = StopBits({*stop_ids, *vocabulary.eos_ids}, vocabulary.size)
-        self._ended = False
 
     @property
     def complete(self) -> bool:
-        """See `Matcher.complete`."""
+        """See `GrammarState.complete`."""
         return bool(self._matcher.is_accepting())
 
     def fill(self, mask: MaskWords) -> None:
-        """See `Matcher.fill`."""
-        if self._ended:
-            raise GrammarFault("the answer has ended; no token may follow its stop token")
-        if mask.size != self._words or not mask.flags.c_contiguous:
-            raise GrammarFault(f"a mask row must be {self._words} words in a row, not {mask.size}")
+        """See `GrammarState.fill`."""
         if self._matcher.is_stopped() and self.complete:
             mask[:] = 0
         else:
             self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
         if self._matcher.is_error():
             raise GrammarFault(f"the grammar cannot go on: {self._matcher.get_error()}")
-        self._stops.apply(mask, allowed=self.complete)
-        if not mask.any():
-            raise GrammarFault("no token of this model's vocabulary can follow under this grammar")
 
-    def accept(self, token: int) -> bool:
-        """See `Matcher.accept`."""
-        if self._ended:
-            return False
-        if token in self._stops.ids:
-            self._ended = self.complete
-            return self._ended
+    def take(self, token: int) -> bool:
+        """See `GrammarState.take`."""
         return bool(self._matcher.try_consume_tokens([token]) == 1)
 
-    def rollback(self, tokens: int) -> None:
-        """See `Matcher.rollback`."""
-        if tokens and self._ended:
-            self._ended = False
-            tokens -= 1
-        if tokens and not self._matcher.rollback(tokens):
+    def take_back(self, tokens: int) -> None:
+        """See `GrammarState.take_back`."""
+        if not self._matcher.rollback(tokens):
             raise GrammarFault(f"the grammar cannot take back {tokens} tokens: {self._matcher.get_error()}")
+
+
+def open_matcher(prototype: Any, vocabulary: Vocabulary, stop_ids: Iterable[int]) -> SequenceMatcher:
+    """A new sequence under a built grammar."""
+    return SequenceMatcher(_State(prototype), vocabulary, stop_ids)

@@ -2,7 +2,8 @@
 
 A matcher follows one sequence. The runner fills a mask before it samples and accepts each token that it keeps; after
 a rejected draft it rolls back. A matcher that cannot go on raises `GrammarFault`, which ends its request only.
-Adapters are in `llguidance_matcher.py` and `xgrammar_matcher.py`; `after_reasoning.py` delays one until reasoning ends.
+`sequence.py` is one over the states of `llguidance_matcher.py` and `xgrammar_matcher.py`; `after_reasoning.py` delays
+one until reasoning ends.
 """
 
 from typing import Protocol

@@ -1,4 +1,4 @@
-"""Stop tokens of one sequence under a grammar: legal exactly when the grammar is complete. Used by both adapters."""
+"""Stop tokens of one sequence under a grammar: legal exactly when the grammar is complete."""
 
 from collections.abc import Iterable
 

@@ -20,8 +20,8 @@ from forebay.engine.structured.vocabulary import Vocabulary
 
 MAX_GRAMMARS: Final = 4096
 _BACKENDS: Final[dict[str, tuple[Callable[..., Any], Callable[..., Matcher]]]] = {
-    "llguidance": (llguidance_matcher.build, llguidance_matcher.LlguidanceMatcher),
-    "xgrammar": (xgrammar_matcher.build, xgrammar_matcher.XgrammarMatcher),
+    "llguidance": (llguidance_matcher.build, llguidance_matcher.open_matcher),
+    "xgrammar": (xgrammar_matcher.build, xgrammar_matcher.open_matcher),
 }
 
 
