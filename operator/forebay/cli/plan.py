@@ -115,13 +115,12 @@ def predict(documents: Sequence[Json], cluster: Cluster | None, today: date) -> 
 
 
 def _checks(intent: Intent, record: Json | None, gpu_class: Json | None, today: date) -> Preflight:
-    free = ((gpu_class or {}).get("status") or {}).get("free")
     return preflight(
         intent.references,
         intent.effective,
         record,
+        gpu_class,
         replicas=intent.references.deployment.spec.replicas or 1,
-        free_devices=None if free is None else int(free),
         today=today,
     )
 

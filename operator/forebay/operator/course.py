@@ -235,13 +235,12 @@ def _preflight(state: Looked, opened: OpenRun) -> Preflight | None:
     early = opened.run.phase in (RunPhase.PENDING, RunPhase.PREFLIGHT)
     if not early or not isinstance(intent, Intent) or intent.revision != opened.run.candidate:
         return None
-    free = ((state.snapshot.gpu_class or {}).get("status") or {}).get("free")
     return preflight(
         intent.references,
         intent.effective,
         _record_of(state, opened.run.stable),
+        state.snapshot.gpu_class,
         replicas=state.replicas,
-        free_devices=None if free is None else int(free),
         today=state.now.date(),
     )
 
@@ -360,9 +359,9 @@ def _events(state: Looked, opened: OpenRun, run: Run) -> tuple[Action, ...]:
         return ()
     step = opened.policy.steps[run.step]
     what = f"step {step.name}" if run.phase is RunPhase.PROGRESSING else str(run.phase)
-    kind = "Warning" if run.end is not None and run.end.rejects else "Normal"
+    rejects = run.end is not None and run.end.rejects
     text = f"Rollout {opened.name}: {what}" + (f"; {run.message}" if run.message else "")
-    return (Emit(state.document, "Warning" if kind == "Warning" else "Normal", f"Rollout{run.phase}", text),)
+    return (Emit(state.document, "Warning" if rejects else "Normal", f"Rollout{run.phase}", text),)
 
 
 def _ordered(weights: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -20,11 +20,10 @@ from forebay.operator.observed import Observed, read_observed
 from forebay.operator.references import Problem, read_deployment
 from forebay.operator.revision import StoredRevision, read_revisions
 from forebay.operator.rollout.plan import RevisionFacts
+from forebay.operator.rollout.policy import WHOLE
 from forebay.operator.rollout.record import OpenRun, Unreadable, read_runs
 from forebay.operator.snapshot import DeploymentSnapshot, Json
 
-TRAFFIC: Final = 100
-"""All of the traffic, in the unit of route weights."""
 DRAIN_SLACK_S: Final = 60
 """Beyond the longest request, until a drain no longer waits for requests that routers still report."""
 
@@ -74,7 +73,7 @@ class Looked:
     def weights(self) -> dict[str, int]:
         """Shares of the traffic by the written routes, or all of it on the stable revision where they are lost."""
         if self.routes is None:
-            return {} if self.stable is None else {self.stable: TRAFFIC}
+            return {} if self.stable is None else {self.stable: WHOLE}
         return {item.revision: item.weight for item in self.routes.routes.weights if item.weight > 0}
 
     @property

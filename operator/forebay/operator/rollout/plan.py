@@ -14,6 +14,7 @@ import enum
 from dataclasses import dataclass
 
 from forebay.contract.errors import Bug
+from forebay.operator.rollout.policy import WHOLE
 
 
 class Phase(enum.Enum):
@@ -83,7 +84,7 @@ class RolloutStep:
         """(revision, percent of the traffic), most first."""
         if self.split:
             return self.split
-        return () if self.serving is None else ((self.serving, 100),)
+        return () if self.serving is None else ((self.serving, WHOLE),)
 
 
 def plan_rollout(given: RolloutInput) -> RolloutStep:

@@ -109,7 +109,7 @@ def problem_of(steps: Sequence[Step]) -> tuple[str, str] | None:
         names.add(step.name)
         if step.traffic < before.traffic:
             return f"{field}.traffic", f"traffic falls from {before.traffic} to {step.traffic}; it may only rise"
-        if _percent(step.capacity) is not None and step.traffic > (_percent(step.capacity) or 0):
+        if step.capacity.percent is not None and step.traffic > step.capacity.percent:
             text = (
                 f"{step.traffic} % of the traffic on {step.capacity.text} of the pods; raise capacity or lower traffic"
             )
@@ -121,10 +121,6 @@ def problem_of(steps: Sequence[Step]) -> tuple[str, str] | None:
     if before.traffic != WHOLE or before.capacity.percent != WHOLE:
         return f"steps[{max(0, len(steps) - 1)}]", "the last step must have capacity 100% and traffic 100"
     return None
-
-
-def _percent(capacity: Capacity) -> int | None:
-    return capacity.percent
 
 
 def _falls(before: Capacity, now: Capacity) -> bool:

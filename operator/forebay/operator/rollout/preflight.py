@@ -43,14 +43,14 @@ def preflight(
     references: References,
     effective: Effective,
     stable: Json | None,
+    gpu_class: Json | None,
     *,
     replicas: int,
-    free_devices: int | None,
     today: date,
 ) -> Preflight:
     """Checks of a candidate against the stored record of the stable revision, None where nothing was stored with it.
 
-    `free_devices` is what the GPUClass counts as free, None where its devices are not counted.
+    `gpu_class` is the live GPUClass: its status says how many devices are free, where they are counted.
     """
     policy = references.deployment.spec.rollout
     accepted_keys = set((policy.accept_changes if policy else None) or ())
@@ -64,6 +64,7 @@ def preflight(
         _kv_format(references.release, stable, notes)
     _issues(references, effective, accepted_issues, today, problems, notes)
     resource = references.gpu_class.spec.resource
+    free_devices = ((gpu_class or {}).get("status") or {}).get("free")
     if resource is not None and free_devices is not None and free_devices < replicas * resource.count:
         problems.append(
             f"the candidate needs {replicas * resource.count} {resource.name} beside the stable revision and "
